@@ -1,0 +1,1 @@
+"""Federated extreme classification: FedMLH and FedAvg from data files to a model one can query."""

@@ -1,0 +1,314 @@
+"""The command line: parses, calls, prints."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedmlh.config import Config, parse_setting, presets
+from fedmlh.errors import UserError
+
+app = typer.Typer(
+    help="Federated extreme classification: FedMLH and FedAvg, from data files to a model one can query.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+console = Console()
+errors = Console(stderr=True)
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
+]
+DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
+RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
+SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
+OutOption = Annotated[Path | None, typer.Option(help="run folder")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
+TestOption = Annotated[bool, typer.Option("--test-every-round", help="also write test metrics for every round")]
+FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
+
+
+@app.command()
+def run(
+    config: ConfigArgument,
+    data: DataOption = None,
+    algorithm: Annotated[str | None, typer.Option(help="fedmlh or fedavg")] = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
+    test_every_round: TestOption = False,
+) -> None:
+    """Train one model federatedly and measure it."""
+    chosen = _configure(config, data, rounds, seed, device, settings, test_every_round, algorithm)
+    out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
+    _run(chosen, _open(chosen), out, resume)
+    _print_report([out], out / "report.html")
+
+
+@app.command()
+def compare(
+    config: ConfigArgument,
+    data: DataOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed upwards")] = 1,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
+    test_every_round: TestOption = False,
+) -> None:
+    """Train FedMLH and FedAvg on the same partition, sampling and seeds, and set them side by side."""
+    chosen = _configure(config, data, rounds, seed, device, settings, test_every_round)
+    out = out or Path("runs") / f"{chosen.name}-compare"
+    if out.exists() and not resume and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
+    dataset = _open(chosen)
+    folders = []
+    for number in range(chosen.seed, chosen.seed + seeds):
+        for algorithm in ("fedmlh", "fedavg"):
+            folders.append(out / f"{algorithm}-seed{number}")
+            _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
+    _print_report(folders, out / "report.html")
+
+
+@app.command("eval")
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print all metrics as JSON")] = False,
+) -> None:
+    """Measure a trained model on the test part of a data set."""
+    from fedmlh.serving.predictor import Model
+
+    model = Model.load(folder)
+    config = model.bundle.task.config
+    values = model.evaluate(_open(config.replace(data=str(data)) if data else config))
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    table = Table("test part", *(f"@{k}" for k in config.top_k))
+    for metric, by_k in values.items():
+        table.add_row(metric, *(f"{100 * value:.2f} %" for value in by_k.values()))
+    console.print(table)
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
+    text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
+    points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
+    out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
+) -> None:
+    """Label points or text with a trained model."""
+    from fedmlh.data.formats import read_points
+    from fedmlh.serving.predictor import Model
+    from fedmlh.storage import write_atomically
+
+    if (text is None) == (points is None):
+        raise UserError('say what to label: either --text "…" or --input FILE')
+    model = Model.load(folder)
+    is_text = model.bundle.text is not None
+    source = text if points is None else read_points(points, text=is_text, num_features=model.bundle.task.num_features)
+    if text is not None and out is None:
+        for line, predictions in zip(text, model.predict(text, top), strict=True):
+            console.print(line, style="bold", markup=False, highlight=False)
+            for label in predictions:
+                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})", markup=False, highlight=False)
+        console.print(model.score_meaning, style="dim")
+        return
+    lines = (
+        json.dumps({"point": number, "labels": [vars(label) for label in labels]}, ensure_ascii=False)
+        for number, labels in enumerate(model.predict_stream(source, top))
+    )
+    if out is not None:
+        write_atomically(out, "".join(line + "\n" for line in lines).encode())
+    else:
+        for line in lines:
+            print(line)
+    errors.print(model.score_meaning, style="dim")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
+    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+) -> None:
+    """Write a self-contained HTML report of finished runs."""
+    _print_report(runs, out)
+
+
+@data_app.command("info")
+def data_info(
+    folder: Annotated[Path, typer.Argument(help="data folder")],
+    data_format: FormatOption = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Counts, label frequencies, and the share of positives that rare labels carry."""
+    from fedmlh.data.statistics import describe
+
+    dataset = _open(Config(data=str(folder), data_format=data_format))  # type: ignore[arg-type]
+    values = describe(dataset)
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    table = Table(dataset.name, "", show_header=True)
+    for name, value in values.items():
+        table.add_row(name.replace("_", " "), _readable(value))
+    console.print(table)
+    for note in dataset.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+@data_app.command("convert")
+def data_convert(
+    source: Annotated[Path, typer.Argument(help="data folder to read")],
+    target: Annotated[Path, typer.Argument(help="folder to write")],
+    to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
+    data_format: FormatOption = "auto",
+) -> None:
+    """Write a data set in another format."""
+    from fedmlh.data.convert import write
+
+    write(_open(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
+    console.print(f"wrote {target}", markup=False, highlight=False)
+
+
+@data_app.command("synth")
+def data_synth(
+    target: Annotated[Path, typer.Argument(help="folder to write")],
+    points: Annotated[int, typer.Option(min=10, help="training points")] = 5000,
+    features: Annotated[int, typer.Option(min=10, help="features d")] = 5000,
+    labels: Annotated[int, typer.Option(min=10, help="labels p")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="the data follow from it")] = 0,
+    to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
+) -> None:
+    """Make a synthetic data set that behaves like real extreme data."""
+    from fedmlh.data.convert import write
+    from fedmlh.data.synthetic import synthesize
+
+    write(synthesize(num_points=points, num_features=features, num_labels=labels, seed=seed), target, to)
+    console.print(f"wrote {target}", markup=False, highlight=False)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except MemoryError as error:
+        _fail(f"not enough memory ({error}): use a smaller model or data set", 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
+    except KeyboardInterrupt:
+        _fail("stopped; the last finished round is kept: the same command with --resume goes on from it", 130)
+
+
+def _fail(sentence: str, code: int) -> None:
+    print(f"fedmlh: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _configure(
+    config: str,
+    data: Path | None,
+    rounds: int | None,
+    seed: int | None,
+    device: str | None,
+    settings: list[str] | None,
+    test_every_round: bool,
+    algorithm: str | None = None,
+) -> Config:
+    changes = dict(parse_setting(setting) for setting in settings or [])
+    flags: dict[str, Any] = {"rounds": rounds, "seed": seed, "device": device, "algorithm": algorithm}
+    changes |= {name: value for name, value in flags.items() if value is not None}
+    if data is not None:
+        changes["data"] = str(data.resolve())
+    if test_every_round:
+        changes["test_every_round"] = True
+    return Config.load(config).replace(**changes)
+
+
+def _open(config: Config) -> Any:
+    from fedmlh.data.source import open_dataset
+
+    with console.status("reading data") if console.is_terminal else _nothing():
+        return open_dataset(config)
+
+
+def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
+    from fedmlh.engines.local import run as run_locally
+
+    with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
+        run_locally(
+            config,
+            dataset,
+            out,
+            resume=resume,
+            watch=watch,
+            tell=lambda line: errors.print(line, style="dim", markup=False, highlight=False),
+        )
+
+
+@contextmanager
+def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda record: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        job = bar.add_task(title, total=rounds)
+
+        def watch(record: dict[str, Any]) -> None:
+            values = record.get("validation") or record["test"]
+            shown = "/".join(f"{100 * value:.1f}" for value in values["precision"].values())
+            bar.update(job, completed=record["round"], description=f"{title}  P@k {shown} %")
+
+        yield watch
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _print_report(folders: list[Path], target: Path) -> None:
+    from fedmlh.runs.comparison import group
+    from fedmlh.runs.folder import RunFolder
+    from fedmlh.runs.report import write_report
+
+    opened = [RunFolder(folder) for folder in folders]
+    rows = write_report(opened, target)
+    table = Table("test part, at the selected round", *group([folder.read_summary() for folder in opened]))
+    for row in rows:
+        table.add_row(row.name, *row.cells)
+    console.print(table)
+    console.print(f"report: {target}", markup=False, highlight=False)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key}: {_readable(part)}" for key, part in value.items())
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,248 @@
+"""All that a run can be told, in one frozen, validated record; presets and TOML files fill it."""
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fedmlh.errors import UserError
+
+
+def option(default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None) -> Any:
+    """A field with the line that explains it and the range it must lie in."""
+    return field(default=default, metadata={"help": why, "at_least": at_least, "at_most": at_most})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A complete, re-runnable description of a run. Names follow the paper."""
+
+    name: str = option("custom", "what this set-up is called in tables and folder names")
+    algorithm: Literal["fedmlh", "fedavg"] = option("fedmlh", "fedavg is fedmlh with the identity label map")
+    seed: int = option(0, "every random choice of the run follows from it", at_least=0, at_most=2**63 - 1)
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU where there is one")
+
+    data: str = option("", "data folder; empty: the built-in synthetic set of the sizes below")
+    data_format: Literal["auto", "npz", "xmc", "svmlight", "text"] = option("auto", "how to read the folder")
+    text_features: Literal["hashing", "tfidf"] = option(
+        "hashing", "raw text: hashing is stateless; tfidf is fitted on all training text (not for real sites)"
+    )
+    text_dim: int = option(2**18, "raw text: width of the stateless hashing", at_least=1, at_most=2**30)
+    synthetic_points: int = option(5000, "built-in set: training points", at_least=10)
+    synthetic_features: int = option(5000, "built-in set: features d", at_least=10)
+    synthetic_labels: int = option(2000, "built-in set: labels p", at_least=10)
+
+    partition: Literal["paper-code", "paper-text", "iid", "dirichlet", "folder"] = option(
+        "paper-code", "how training points reach clients"
+    )
+    dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3)
+    frequent_threshold: float = option(
+        0.01,
+        "a label is frequent if at least this share of training points carries it",
+        at_least=0,
+        at_most=1,
+    )
+    num_clients: int = option(10, "K", at_least=1)
+    clients_per_round: int = option(4, "S", at_least=1)
+    rounds: int = option(70, "T, synchronization rounds at most", at_least=1)
+    local_epochs: int = option(5, "E", at_least=1)
+    batch_size: int = option(100, "points a local step", at_least=1)
+    quorum: int = option(1, "updates a round needs; with fewer it is repeated with fresh sampling", at_least=1)
+    max_attempts: int = option(3, "attempts at one round before the run gives up", at_least=1)
+    weighting: Literal["uniform", "examples"] = option("uniform", "weight of a client in the average")
+    max_update_rms: float = option(
+        10.0, "an update whose root-mean-square change of a parameter exceeds this is refused", at_least=0
+    )
+    update_codec: Literal["fp32", "fp16"] = option("fp32", "how a client's update is encoded")
+    broadcast_codec: Literal["fp32", "fp16"] = option("fp32", "how the global model is encoded")
+
+    label_map: Literal["murmur3", "universal", "identity"] = option("murmur3", "hash family of the labels")
+    label_key: Literal["id", "name"] = option("id", "what is hashed: the label's number or its catalogue key")
+    label_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (table r uses r), or a list")
+    num_tables: int = option(4, "R", at_least=1, at_most=1024)
+    num_buckets: int = option(250, "B", at_least=1)
+    feature_map: Literal["none", "shared", "per-table"] = option(
+        "shared", "feature hashing: none, one map for all tables, or one a table"
+    )
+    feature_dim: int = option(300, "width of the hashed features", at_least=1, at_most=2**30)
+    feature_signed: bool = option(False, "multiply a feature by a hashed sign, so that collisions cancel")
+    feature_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (101), or a list")
+    normalize: bool = option(False, "scale each point's (hashed) features to length 1")
+
+    hidden_sizes: tuple[int, ...] = option((150, 150), "widths of the hidden layers", at_least=1)
+    loss: Literal["bce", "softmax"] = option("bce", "over buckets; softmax: targets normalised to sum 1")
+    optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
+    learning_rate: float = option(1e-3, "of the local optimizer", at_least=0)
+    decoding: Literal["log-probs", "logits"] = option(
+        "log-probs", "what is averaged over tables: log-likelihood (paper's text) or logit (its code)"
+    )
+
+    validation_fraction: float = option(
+        0.1, "share of the training points held out, before partitioning", at_least=0, at_most=0.9
+    )
+    selection: Literal["validation", "paper"] = option(
+        "validation", "paper: the best round on TEST, nothing held out; for reproduction only"
+    )
+    patience: int = option(0, "stop after so many rounds without a better one; 0: never", at_least=0)
+    test_every_round: bool = option(False, "also write test metrics for every round (they select nothing)")
+    local_baseline: bool = option(False, "also train each client alone, to show what joining is worth to it")
+    top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1)
+    propensity_a: float = option(0.55, "A of the propensity model", at_least=0)
+    propensity_b: float = option(1.5, "B of the propensity model", at_least=0)
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            object.__setattr__(self, entry.name, _checked(entry, getattr(self, entry.name)))
+        if self.clients_per_round > self.num_clients:
+            raise UserError(
+                f"clients_per_round is {self.clients_per_round}, but there are only "
+                f"{self.num_clients} clients (num_clients)"
+            )
+        if self.quorum > self.clients_per_round:
+            raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
+        if self.selection == "validation" and self.validation_fraction == 0:
+            raise UserError("selection 'validation' needs a validation_fraction above 0")
+        if not self.top_k:
+            raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
+        object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
+        for name, tables in (("label_seeds", self.num_tables), ("feature_seeds", self.num_feature_maps)):
+            seeds = getattr(self, name)
+            if isinstance(seeds, str):
+                if seeds not in ("drawn", "paper"):
+                    raise UserError(f"{name} is '{seeds}': say drawn, paper, or a list of numbers")
+            elif len(seeds) < tables or any(not 0 <= seed < 2**32 for seed in seeds):
+                raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {list(seeds)}")
+
+    @property
+    def num_feature_maps(self) -> int:
+        """How many feature maps the tables use: none, one for all, or R."""
+        if self.feature_map == "none":
+            return 0
+        per_table = self.feature_map == "per-table" and self.algorithm == "fedmlh"
+        return self.num_tables if per_table else 1
+
+    def replace(self, **changes: Any) -> "Config":
+        """The same set-up with some fields changed; unknown names are refused."""
+        return Config.from_mapping({**_as_dict(self), **changes}, "settings")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], source: str) -> "Config":
+        """A config from names and values; `source` says in an error where they stood."""
+        known = [entry.name for entry in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise UserError(f"{source}: there is no setting '{name}'{hint}")
+        try:
+            return cls(**values)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+
+    @classmethod
+    def load(cls, where: str | Path) -> "Config":
+        """The preset of that name, or the config in that TOML file."""
+        if str(where) in presets():
+            text = (resources.files("fedmlh") / "presets" / f"{where}.toml").read_text("utf-8")
+        else:
+            path = Path(where)
+            if not path.is_file():
+                raise UserError(f"'{where}' is neither a preset ({', '.join(presets())}) nor a TOML file")
+            try:
+                text = path.read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"{where} cannot be read as a UTF-8 text file: {error}") from None
+        return cls.from_toml(text, str(where))
+
+    @classmethod
+    def from_toml(cls, text: str, source: str) -> "Config":
+        """A config from the text of a TOML file; fields it does not name keep their defaults."""
+        try:
+            values = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UserError(f"{source} is not valid TOML: {error}") from None
+        return cls.from_mapping(values, source)
+
+    def to_toml(self) -> str:
+        """Every field with its explanation; loading the text gives an equal config."""
+        lines = []
+        for entry in dataclasses.fields(self):
+            # JSON's strings, numbers, booleans and arrays are all valid TOML.
+            lines.append(f"# {entry.metadata['help']}")
+            lines.append(f"{entry.name} = {json.dumps(getattr(self, entry.name))}")
+        return "\n".join(lines) + "\n"
+
+
+def presets() -> list[str]:
+    """Names of the set-ups that ship with the product."""
+    folder = resources.files("fedmlh") / "presets"
+    return sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`field=value` from the command line; the value as TOML would read it, else as plain text."""
+    name, equals, raw = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"--set {text}: say field=value, e.g. --set num_tables=8")
+    raw = raw.strip()
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError, RecursionError):
+        value = raw
+    if isinstance(value, str) and "," in value:
+        with contextlib.suppress(ValueError):
+            value = [int(part) for part in value.split(",")]
+    return name.strip().replace("-", "_"), value
+
+
+def _as_dict(config: Config) -> dict[str, Any]:
+    return {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+
+
+_HINTS: dict[str, Any] = get_type_hints(Config)
+
+
+def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The value in the field's own type and range, or a sentence that says what it should be."""
+    hint, name = _HINTS[entry.name], entry.name
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint) or not isinstance(value, str):
+            raise UserError(f"{name} is {value!r}: choose one of {', '.join(get_args(hint))}")
+        return value
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise UserError(f"{name} is {value!r}: say true or false")
+        return value
+    if hint is str:
+        if not isinstance(value, str):
+            raise UserError(f"{name} is {value!r}: it must be text")
+        return value
+    if get_origin(hint) is types.UnionType and isinstance(value, str):
+        return value
+    if hint in (int, float):
+        return _number(entry, value, whole=hint is int)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value,)
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{name} is {value!r}: it must be a list of whole numbers, e.g. {name}=150,150")
+    return tuple(_number(entry, part, whole=True) for part in value)
+
+
+def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise UserError(f"{entry.name} is {value!r}: it must be a {'whole ' if whole else ''}number")
+    if not math.isfinite(value):
+        raise UserError(f"{entry.name} is {value}: it must be finite")
+    low, high = entry.metadata["at_least"], entry.metadata["at_most"]
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise UserError(f"{entry.name} is {value}: it must be {bounds}")
+    return value if whole else float(value)

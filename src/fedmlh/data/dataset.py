@@ -1,0 +1,94 @@
+"""The one shape in which data travels inside the product, whatever file it came from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.text import TextFeatures
+from fedmlh.errors import UserError
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The label catalogue: a stable key for each label (its id at the source) and the name people read."""
+
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def numbered(cls, count: int) -> "Labels":
+        """Labels of a source that gives them no names."""
+        numbers = tuple(str(number) for number in range(count))
+        return cls(numbers, numbers)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Points with their labels: features X [n, d] float32, labels Y [n, p] of ones, both canonical CSR."""
+
+    X: csr_matrix
+    Y: csr_matrix
+    #: Pairs (point, label) that are never scored [n, p]: the reciprocal pairs of the LF data sets.
+    excluded: csr_matrix | None = None
+    #: For data that comes in one folder a site: the number of the site that owns each point [n].
+    sites: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """The given points, in the given order."""
+        return Split(
+            self.X[rows],
+            self.Y[rows],
+            None if self.excluded is None else self.excluded[rows],
+            None if self.sites is None else self.sites[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test part that agree in features and labels."""
+
+    name: str
+    train: Split
+    test: Split
+    labels: Labels
+    #: How raw text became X; None where the features came prepared.
+    text: TextFeatures | None = None
+    #: What the reader did on purpose that a user may want to know (duplicates summed, …).
+    notes: tuple[str, ...] = ()
+    #: Names of the sites that `Split.sites` numbers, where there are any.
+    site_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part, split in (("training", self.train), ("test", self.test)):
+            if split.X.shape[0] != split.Y.shape[0]:
+                raise UserError(
+                    f"{self.name}: the {part} part has {split.X.shape[0]:,} rows of features "
+                    f"but {split.Y.shape[0]:,} rows of labels"
+                )
+            if split.Y.shape[1] != len(self.labels):
+                raise UserError(
+                    f"{self.name}: the {part} part has {split.Y.shape[1]:,} label columns, "
+                    f"the label catalogue names {len(self.labels):,}"
+                )
+        if self.train.X.shape[1] != self.test.X.shape[1]:
+            raise UserError(
+                f"{self.name}: the training part has {self.train.X.shape[1]:,} features, "
+                f"the test part {self.test.X.shape[1]:,}"
+            )
+
+    @property
+    def num_features(self) -> int:
+        """d, before any hashing."""
+        return int(self.train.X.shape[1])
+
+    @property
+    def num_labels(self) -> int:
+        """p."""
+        return len(self.labels)

@@ -1,0 +1,50 @@
+"""What a simulated run makes of the training part: a validation part, and a shard for each client."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Split
+from fedmlh.data.partition import fit_partition
+from fedmlh.errors import UserError
+from fedmlh.randomness import generator
+
+
+@dataclass(frozen=True)
+class Division:
+    """Points to train on, a shard a client, and the points held out before the partition, whole and by client."""
+
+    validation: Split
+    shards: dict[int, Split]
+    held_out: dict[int, Split]
+
+
+def divide(train: Split, config: Config) -> Division:
+    """Hold out the validation part first, then partition; the same seed gives every algorithm the same division."""
+    fraction = 0.0 if config.selection == "paper" else config.validation_fraction
+    order = generator(config.seed, "validation").permutation(len(train))
+    cut = round(fraction * len(train))
+    if fraction > 0 and not 0 < cut < len(train):
+        raise UserError(
+            f"validation_fraction {config.validation_fraction} of {len(train):,} training points leaves nothing on one "
+            f"side: change it, or use selection 'paper'"
+        )
+    validation, fit = train.take(np.sort(order[:cut])), train.take(np.sort(order[cut:]))
+    rng = generator(config.seed, "partition")
+    assign = fit_partition(
+        config.partition,
+        fit,
+        config.num_clients,
+        rng,
+        frequent_threshold=config.frequent_threshold,
+        dirichlet_alpha=config.dirichlet_alpha,
+    )
+    shards = {client: fit.take(rows) for client, rows in enumerate(assign(fit, rng)) if len(rows)}
+    if len(shards) < config.clients_per_round:
+        raise UserError(
+            f"only {len(shards)} of {config.num_clients} clients have any training point, a round needs "
+            f"{config.clients_per_round} (clients_per_round): use fewer clients or another partition"
+        )
+    held_out = {client: validation.take(rows) for client, rows in enumerate(assign(validation, rng)) if len(rows)}
+    return Division(validation, shards, held_out)

@@ -1,0 +1,56 @@
+"""The small files beside a data set: labels.txt names its labels, filter files list pairs not to be scored."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Labels
+from fedmlh.data.files import read_lines
+from fedmlh.data.lines import parse_whole
+from fedmlh.data.matrix import build_indptr, build_labels
+from fedmlh.errors import BadLine, UserError
+
+
+def read_labels(path: Path) -> Labels:
+    """labels.txt: a line `key<TAB>name`, or just a name, for each label in column order."""
+    names: dict[str, str] = {}
+    for lineno, line in read_lines(path):
+        key, _, name = line.partition("\t")
+        if not key.strip():
+            raise BadLine(path, lineno, "should be `key<TAB>name` or a name, and has neither key nor name")
+        if key in names:
+            raise BadLine(path, lineno, f"the key {key!r} is taken by a line above")
+        names[key] = name if name.strip() else key
+    if not names:
+        raise UserError(f"{path}: names no label")
+    return Labels(tuple(names), tuple(names.values()))
+
+
+def name_labels(path: Path | None, num_labels: int) -> Labels:
+    """The names that labels.txt gives to `num_labels` label columns; numbers where there is no such file."""
+    if path is None:
+        return Labels.numbered(num_labels)
+    labels = read_labels(path)
+    if len(labels) != num_labels:
+        raise UserError(f"{path}: names {len(labels):,} labels, the data has {num_labels:,}")
+    return labels
+
+
+def read_filter(path: Path | None, shape: tuple[int, int]) -> csr_matrix | None:
+    """A filter file: lines `point label`, the reciprocal pairs that no score counts [n, p]."""
+    if path is None:
+        return None
+    pairs = []
+    for lineno, line in read_lines(path):
+        fields = line.encode().split()
+        if len(fields) != 2:
+            raise BadLine(path, lineno, "should be `point label`, two whole numbers")
+        try:
+            pairs.append((parse_whole(fields[0], "point", shape[0]), parse_whole(fields[1], "label", shape[1])))
+        except ValueError as problem:
+            raise BadLine(path, lineno, str(problem)) from None
+    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
+    order = np.argsort(rows, kind="stable")
+    indptr = build_indptr(np.bincount(rows, minlength=shape[0]))
+    return build_labels(columns[order].astype(np.int32), indptr, shape)[0]

@@ -1,0 +1,81 @@
+"""The one form of sparse matrix the product works on: float32 CSR, sorted, without duplicates or zeros."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.errors import UserError
+
+#: Column numbers are int32 wherever they are stored.
+MAX_FEATURES = 2**31 - 1
+#: A label costs memory even if no point has it, so that one absurd number in a file must not allocate it all.
+MAX_LABELS = 2**24
+
+
+def check_size(path: Path, num_features: int, num_labels: int) -> None:
+    """Refuse sizes that no data set has and no memory holds."""
+    if not 1 <= num_features <= MAX_FEATURES:
+        raise UserError(f"{path}: {num_features:,} features; it should be 1 to {MAX_FEATURES:,}")
+    if not 1 <= num_labels <= MAX_LABELS:
+        raise UserError(f"{path}: {num_labels:,} labels; it should be 1 to {MAX_LABELS:,}")
+
+
+def check_csr(source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> None:
+    """Refuse arrays that are not a CSR matrix: scipy would read beyond them."""
+    if data.ndim != 1 or indices.ndim != 1 or indptr.ndim != 1:
+        raise UserError(f"{source}: data, indices and indptr should each be one row of numbers")
+    if data.dtype.kind not in "biuf" or indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
+        raise UserError(
+            f"{source}: data, indices and indptr should be numbers, whole numbers, whole numbers; "
+            f"they are {data.dtype}, {indices.dtype}, {indptr.dtype}"
+        )
+    if len(indptr) != shape[0] + 1:
+        raise UserError(f"{source}: indptr has {len(indptr):,} entries, {shape[0]:,} rows need {shape[0] + 1:,}")
+    if indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
+        raise UserError(f"{source}: indptr should start at 0 and never fall")
+    if not indptr[-1] == len(indices) == len(data):
+        raise UserError(
+            f"{source}: indptr ends at {indptr[-1]:,}, but there are {len(indices):,} indices and {len(data):,} values"
+        )
+    if len(indices) and (indices.min() < 0 or indices.max() >= shape[1]):
+        raise UserError(f"{source}: a column number is outside 0 to {shape[1] - 1:,}")
+
+
+def build_features(
+    source: str, values: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> tuple[csr_matrix, int]:
+    """X in canonical form, and how many duplicate features were summed into others."""
+    with np.errstate(over="ignore"):
+        data = values.astype(np.float32)
+    X = csr_matrix((data, indices, indptr), shape=shape)
+    before = X.nnz
+    X.sum_duplicates()
+    merged = before - X.nnz
+    if not np.isfinite(X.data).all():
+        raise UserError(f"{source}: a feature value is NaN, infinite or too large for a 32-bit float")
+    X.eliminate_zeros()
+    return X, merged
+
+
+def build_labels(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> tuple[csr_matrix, int]:
+    """Y in canonical form, and how many duplicate labels were merged into others."""
+    Y = csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
+    Y.sum_duplicates()
+    Y.data.fill(1.0)
+    return Y, len(indices) - Y.nnz
+
+
+def build_indptr(counts: np.ndarray) -> np.ndarray:
+    """Where each row starts, from how many entries each row has."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def count_merged(source: str, features: int, labels: int) -> tuple[str, ...]:
+    """The notes a user gets about duplicates."""
+    notes = []
+    if features:
+        notes.append(f"{source}: duplicate features in a point: {features:,} summed")
+    if labels:
+        notes.append(f"{source}: duplicate labels of a point: {labels:,} merged")
+    return tuple(notes)

@@ -1,0 +1,22 @@
+"""Where a run's data comes from: the folder that the config names, or the built-in set."""
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.formats import load
+from fedmlh.data.synthetic import synthesize
+
+
+def open_dataset(config: Config) -> Dataset:
+    """The data set of a config; the built-in one is the same for every seed of a run."""
+    if config.data:
+        return load(
+            config.data,
+            data_format=config.data_format,
+            text_features=config.text_features,
+            text_dim=config.text_dim,
+        )
+    return synthesize(
+        num_points=config.synthetic_points,
+        num_features=config.synthetic_features,
+        num_labels=config.synthetic_labels,
+    )

@@ -1,0 +1,133 @@
+"""Features and labels as text: the Extreme Classification Repository's files, and multi-label svmlight."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Labels
+from fedmlh.data.files import readable
+from fedmlh.data.label_files import name_labels, read_filter, read_labels
+from fedmlh.data.layout import Layout
+from fedmlh.data.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
+from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
+from fedmlh.data.raw import RawFolder, RawPart
+from fedmlh.errors import BadLine, UserError
+
+Header = tuple[int, int, int]  # points, features, labels
+
+
+def parse_header(path: Path, line: bytes) -> Header:
+    """The repository's first line, `points features labels`."""
+    fields = line.split()
+    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+        raise BadLine(
+            path,
+            1,
+            f"should be `points features labels`, is {quote(line.strip())}; a file that has no such header is svmlight",
+        )
+    limits = (("points", 2**62), ("features", MAX_FEATURES + 1), ("labels", MAX_LABELS + 1))
+    try:
+        n, d, p = (parse_whole(f, f"number of {what}", limit) for f, (what, limit) in zip(fields, limits, strict=True))
+    except ValueError as problem:
+        raise BadLine(path, 1, str(problem)) from None
+    return n, d, p
+
+
+def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
+    """The points of one file of the repository; its header and its lines agree."""
+    with readable(path), path.open("rb") as file:
+        first = file.readline(200)
+        n, d, p = parse_header(path, first)
+        grammar = Grammar(d, p)
+        blocks: list[Rows] = []
+        count, last = 0, first
+        for block in read_blocks(file):
+            blocks.append(parse_block(path, count + 2, block, grammar))
+            count, last = count + len(blocks[-1]), block
+            if count > n:
+                raise BadLine(path, n + 2, f"the header promises {n:,} points, and here is one more")
+    if count != n:
+        raise UserError(f"{path}: the header promises {n:,} points, the file has {count:,}; it may be cut short")
+    return Rows.join(blocks), (n, d, p), note_ending(path, last)
+
+
+def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, tuple[str, ...]]:
+    """The points of one file with no header, its features numbered as the file has them."""
+    grammar = Grammar(num_labels=num_labels, svmlight=True)
+    blocks: list[Rows] = []
+    lineno, last = 1, b"\n"
+    with readable(path), path.open("rb") as file:
+        for block in read_blocks(file):
+            blocks.append(parse_block(path, lineno, block, grammar))
+            lineno, last = lineno + block.count(b"\n"), block
+    return Rows.join(blocks), note_ending(path, last)
+
+
+def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
+    """A last line without its end is fine, and is also what a file that was cut short looks like."""
+    return () if last.endswith(b"\n") else (f"{path.name}: the last line does not end; was the file cut short?",)
+
+
+def build_points(path: Path, rows: Rows, num_features: int) -> tuple[csr_matrix, int]:
+    """X of parsed rows, and the number of duplicates summed."""
+    shape = (len(rows), num_features)
+    return build_features(str(path), rows.values, rows.features, rows.feature_indptr, shape)
+
+
+def build_part(
+    path: Path, filter_path: Path | None, rows: Rows, num_features: int, num_labels: int
+) -> tuple[RawPart, tuple[str, ...]]:
+    """X, Y and what is not scored, from parsed rows."""
+    X, summed = build_points(path, rows, num_features)
+    Y, merged = build_labels(rows.labels, rows.label_indptr, (len(rows), num_labels))
+    return RawPart(X, Y, read_filter(filter_path, Y.shape)), count_merged(path.name, summed, merged)
+
+
+def build_folder(
+    layout: Layout, train: Rows, test: Rows, num_features: int, labels: Labels, notes: tuple[str, ...]
+) -> RawFolder:
+    """Both parts with their notes."""
+    d, p = num_features, len(labels)
+    train_part, train_notes = build_part(layout.train[0], layout.train_filter, train, d, p)
+    test_part, test_notes = build_part(layout.test[0], layout.test_filter, test, d, p)
+    return RawFolder(train_part, test_part, labels, (*notes, *train_notes, *test_notes))
+
+
+def read_xmc(layout: Layout) -> RawFolder:
+    """A folder with two files of the repository."""
+    train, (_, d, p), train_notes = read_xmc_file(layout.train[0])
+    test, (_, test_d, test_p), test_notes = read_xmc_file(layout.test[0])
+    if (d, p) != (test_d, test_p):
+        raise UserError(
+            f"{layout.folder}: the training file's header says {d:,} features and {p:,} labels, "
+            f"the test file's {test_d:,} and {test_p:,}"
+        )
+    check_size(layout.train[0], d, p)
+    return build_folder(layout, train, test, d, name_labels(layout.labels, p), train_notes + test_notes)
+
+
+def read_svmlight(layout: Layout) -> RawFolder:
+    """A folder with two svmlight files; labels.txt, where it is there, says how many labels there are."""
+    labels = None if layout.labels is None else read_labels(layout.labels)
+    limit = MAX_LABELS if labels is None else len(labels)
+    train, train_notes = read_svmlight_file(layout.train[0], limit)
+    test, test_notes = read_svmlight_file(layout.test[0], limit)
+    used = np.concatenate([train.features, test.features])
+    base = int(used.min(initial=1) > 0)
+    d = int(used.max(initial=-1)) + 1 - base
+    p = int(np.concatenate([train.labels, test.labels]).max(initial=-1)) + 1 if labels is None else len(labels)
+    check_size(layout.folder, d, p)
+    return build_folder(
+        layout,
+        shift_features(train, base),
+        shift_features(test, base),
+        d,
+        labels or Labels.numbered(p),
+        train_notes + test_notes,
+    )
+
+
+def shift_features(rows: Rows, base: int) -> Rows:
+    """The same rows with features counted from 0."""
+    return Rows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)

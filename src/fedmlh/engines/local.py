@@ -1,0 +1,162 @@
+"""The in-process engine: all clients on this machine, on its CPU cores or its one GPU."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.division import Division, divide
+from fedmlh.engines.loop import Judge, Watch, run_rounds
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.server import Server
+from fedmlh.federated.task import Task
+from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.summary import summarize
+from fedmlh.serving.bundle import save_bundle
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its figures, and the folder in which it lies."""
+
+    summary: dict[str, Any]
+    folder: Path
+
+
+def run(
+    config: Config,
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    watch: Watch = lambda record: None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Run:
+    """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    device = pick_device(config.device)
+    task = Task(config, dataset.num_features, dataset.num_labels)
+    division = divide(dataset.train, config)
+    clients = {
+        number: Client(task, number, shard.X, shard.Y, dataset.labels, device)
+        for number, shard in division.shards.items()
+    }
+    server = Server(task, {number: len(client) for number, client in clients.items()}, device)
+    evaluator = Evaluator(task, server.seeds, dataset, device)
+    test = evaluator.prepare(dataset.test)
+    if config.selection == "paper":
+        judge = Judge(evaluator, "test", test, "precision_paper")
+    else:
+        watched = test if config.test_every_round else None
+        judge = Judge(evaluator, "validation", evaluator.prepare(division.validation), "precision", watched)
+
+    folder = RunFolder(Path(out))
+    folder.open(config, resume=resume)
+    progress, problems = Checkpoints(folder.checkpoints, server.run, device).load()
+    for problem in problems:
+        tell(f"{problem}; going on from the checkpoint before it")
+    if progress is not None:
+        folder.write_metrics(progress.history)
+    local = LocalClients(clients, workers or _default_workers(device))
+    progress = run_rounds(server, local.exchange, local.memories, judge, watch, folder, progress)
+    if progress.best_model is None:
+        raise UserError("no round was selected: the selection metric was not a number in any round")
+    summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
+    if config.selection == "validation":
+        summary["clients"] = _compare_clients(server, local, division, evaluator, progress, tell)
+    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset.labels, dataset.text)
+    folder.write_summary(summary)
+    return Run(summary, folder.path)
+
+
+class LocalClients:
+    """Clients in this process, trained side by side with one thread each, so that workers cannot change a bit."""
+
+    def __init__(self, clients: Mapping[int, Client], workers: int) -> None:
+        self.clients = clients
+        self.workers = workers
+        self.memories: dict[int, Memory] = {}
+
+    def exchange(
+        self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | Rejected]]:
+        """Train the sampled clients; replies come as they finish."""
+        threads = torch.get_num_threads()
+        pool = ThreadPoolExecutor(min(self.workers, len(sampled)))
+        try:
+            for done in as_completed([pool.submit(self._answer, client, broadcast) for client in sampled]):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
+
+    def _answer(self, number: int, broadcast: Callable[[int], bytes]) -> tuple[int, bytes | Rejected]:
+        torch.set_num_threads(1)
+        try:
+            reply, memory = self.clients[number].answer(broadcast(number), self.memories.get(number, Memory()))
+        except Rejected as refusal:
+            return number, refusal
+        except Exception as error:  # one client's failure must not end the run: it is named in the round's record
+            return number, Rejected(Reason.FAILED, f"{type(error).__name__}: {error}")
+        self.memories[number] = memory
+        return number, reply
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto takes a GPU where there is one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UserError("device is 'cuda', but torch finds no GPU here: use --device cpu")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def _default_workers(device: torch.device) -> int:
+    return 1 if device.type == "cuda" else os.cpu_count() or 1
+
+
+def _compare_clients(
+    server: Server,
+    local: LocalClients,
+    division: Division,
+    evaluator: Evaluator,
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """What the selected model gives each client on its held-out points, and what it would reach alone.
+
+    Alone: the same initial model, as many rounds at most, the best round on those same points.
+    """
+    assert progress.best_model is not None
+    config = server.task.config
+    rows = []
+    for number, points in division.held_out.items():
+        if number not in division.shards:
+            continue
+        prepared = evaluator.prepare(points)
+        row: dict[str, Any] = {
+            "client": number,
+            "examples": len(division.shards[number]),
+            "held_out": len(points),
+            "precision": evaluator.evaluate(progress.best_model, prepared)["precision"],
+        }
+        if config.local_baseline:
+            tell(f"training client {number} alone")
+            single = replace(server.task, config=config.replace(clients_per_round=1, quorum=1))
+            judge = Judge(evaluator, "validation", prepared, "precision")
+            alone = LocalClients({number: local.clients[number]}, 1)
+            lonely = Server(single, {number: server.max_examples[number]}, server.device)
+            ended = run_rounds(lonely, alone.exchange, alone.memories, judge, lambda record: None)
+            row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
+            row["best_round_alone"] = ended.best_round
+        rows.append(row)
+    return rows

@@ -1,0 +1,80 @@
+"""The rounds of a run, whatever engine reaches the clients: train, evaluate, select, checkpoint, stop early."""
+
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
+from fedmlh.federated.client import Memory
+from fedmlh.federated.server import Exchange, Server
+from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.folder import RunFolder
+
+#: Called with the record of each round as it finishes.
+Watch = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Which points decide the best round, and what else is measured on the way."""
+
+    evaluator: Evaluator
+    name: str  # "validation" or "test": the key of its metrics in the record
+    points: Prepared
+    metric: str  # "precision" or the paper's "precision_paper"
+    test: Prepared | None = None  # also measured every round, selects nothing
+
+
+def run_rounds(
+    server: Server,
+    exchange: Exchange,
+    memories: MutableMapping[int, Memory],
+    judge: Judge,
+    watch: Watch,
+    folder: RunFolder | None = None,
+    progress: Progress | None = None,
+) -> Progress:
+    """Rounds until there are enough or none has been better for `patience`; checkpointed where there is a folder."""
+    config = server.task.config
+    progress = progress or Progress(server.begin())
+    memories.update(progress.memories)
+    checkpoints = Checkpoints(folder.checkpoints, server.run, server.device) if folder else None
+    while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
+        started = time.perf_counter()
+        state, report = server.run_round(progress.server, exchange)
+        trained = time.perf_counter()
+        values = judge.evaluator.evaluate(state.model, judge.points)
+        record: dict[str, Any] = {
+            "round": report.round,
+            "attempts": report.attempts,
+            "clients": report.accepted,
+            "refused": report.refused,
+            "train_loss": report.loss,
+            judge.name: values,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+        }
+        if judge.test is not None:
+            record["test"] = judge.evaluator.evaluate(state.model, judge.test)
+        record["seconds_training"] = trained - started
+        record["seconds_evaluation"] = time.perf_counter() - trained
+        score = selection_score(values, judge.metric)
+        better = score > progress.best_score
+        progress = Progress(
+            state,
+            report.round if better else progress.best_round,
+            score if better else progress.best_score,
+            state.model if better else progress.best_model,
+            dict(memories),
+            [*progress.history, record],
+        )
+        if folder and checkpoints:
+            checkpoints.save(progress)
+            folder.write_metrics(progress.history)
+        watch(record)
+    return progress
+
+
+def _is_patience_over(progress: Progress, patience: int) -> bool:
+    return patience > 0 and progress.server.round - progress.best_round >= patience

@@ -1,0 +1,60 @@
+"""How good a model is on a set of points, by every metric, in batches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.evaluation.metrics import Metrics, frequent_labels, inverse_propensities
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.model.ranking import Ranker
+
+Values = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Points to evaluate on, their features hashed once for the whole run."""
+
+    features: tuple[csr_matrix, ...]
+    Y: csr_matrix
+    excluded: csr_matrix | None
+
+    def __len__(self) -> int:
+        return int(self.Y.shape[0])
+
+
+class Evaluator:
+    """Measures models of one task; label frequencies and propensities come from the training part."""
+
+    def __init__(self, task: Task, seeds: Seeds, dataset: Dataset, device: torch.device) -> None:
+        config = task.config
+        counts = np.bincount(dataset.train.Y.indices, minlength=dataset.num_labels)
+        self.ks = config.top_k
+        self.frequent = frequent_labels(counts, len(dataset.train), config.frequent_threshold)
+        self.inverse_propensity = inverse_propensities(
+            counts, len(dataset.train), config.propensity_a, config.propensity_b
+        )
+        self.feature_map = task.feature_map(seeds)
+        buckets = torch.from_numpy(task.label_map(seeds, dataset.labels.keys).buckets).to(device)
+        self.ranker = Ranker(task.stack, buckets, config.loss, config.decoding)
+        self.device = device
+
+    def prepare(self, split: Split) -> Prepared:
+        """Hash the features of a split, once."""
+        return Prepared(self.feature_map.apply(split.X), split.Y, split.excluded)
+
+    def evaluate(self, model: Tensor, points: Prepared) -> Values:
+        """Every metric of a model on these points."""
+        metrics = Metrics(self.ks, self.frequent, self.inverse_propensity)
+        for rows, labels, _ in self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded):
+            metrics.add(labels, points.Y[rows])
+        return metrics.values()
+
+
+def selection_score(values: Values, metric: str = "precision") -> float:
+    """The number by which rounds are compared: the mean of the metric over all k."""
+    return sum(values[metric].values()) / len(values[metric])

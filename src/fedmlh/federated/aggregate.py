@@ -1,0 +1,32 @@
+"""The average of accepted updates, summed in fixed point so that the order of arrival cannot change a bit."""
+
+import torch
+from torch import Tensor
+
+#: No single parameter may change by more than this in a round; it bounds the fixed-point sum.
+LIMIT = 1024.0
+_CHUNK = 1 << 20
+
+
+class Average:
+    """One accumulator of 64-bit integers, however many updates there are."""
+
+    def __init__(self, num_parameters: int, max_weight: int, device: torch.device) -> None:
+        # |value| ≤ 2^10 and Σ weights ≤ max_weight < 2^L, so 52 − L fractional bits keep the sum below 2^62.
+        self._scale = 2.0 ** (52 - max_weight.bit_length())
+        self._total = torch.zeros(num_parameters, dtype=torch.int64, device=device)
+        self._weight = 0
+
+    def add(self, values: Tensor, weight: int) -> None:
+        """Count an update (its values within ±LIMIT) with an integer weight.  # [P]"""
+        # The product of a float32 and an integer below 2^29 is exact in float64; only the rounding loses anything.
+        for total, part in zip(torch.split(self._total, _CHUNK), torch.split(values, _CHUNK), strict=True):
+            total += (part.double() * (weight * self._scale)).round_().long()
+        self._weight += weight
+
+    def apply(self, model: Tensor) -> Tensor:
+        """The model moved by the average of what was added.  # [P] -> [P]"""
+        moved = model.clone()
+        for total, part in zip(torch.split(self._total, _CHUNK), torch.split(moved, _CHUNK), strict=True):
+            part.copy_(part.double() + total.double() / (self._scale * self._weight))
+        return moved

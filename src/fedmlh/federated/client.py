@@ -1,0 +1,101 @@
+"""A client: takes a broadcast, trains all sub-models on its own points, answers with an update."""
+
+from dataclasses import dataclass, field
+
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fedmlh.data.dataset import Labels
+from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.model.training import Shard, train
+from fedmlh.randomness import generator
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a client keeps between rounds; what a round changed waits until the server has accepted the update."""
+
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    staged: dict[str, Tensor] = field(default_factory=dict)
+    #: Round and attempt in which `staged` was made; empty: nothing is staged.
+    staged_in: tuple[int, ...] = ()
+
+    def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor]:
+        """What holds now: the staged state if just that update was accepted, else what was kept before."""
+        return self.staged if self.staged_in and self.staged_in == accepted else self.kept
+
+
+class Client:
+    """One site's training points, hashed once with the seeds that the server sends."""
+
+    def __init__(
+        self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels, device: torch.device
+    ) -> None:
+        self.task = task
+        self.number = number
+        self.device = device
+        self._raw = (X, Y, labels)
+        self._prepared: tuple[Seeds, Shard] | None = None
+
+    def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
+        """The update that answers a broadcast, and the client's memory with its new state staged."""
+        task, config = self.task, self.task.config
+        size = task.stack.num_parameters
+        header, payload = unpack(BroadcastHeader, broadcast, CODECS[config.broadcast_codec].size(size))
+        if header.config != task.fingerprint:
+            raise Rejected(Reason.CONFIG, f"the server trains under {header.config}, this client {task.fingerprint}")
+        if header.client != self.number:
+            raise Rejected(Reason.CLIENT, f"the broadcast is for client {header.client}, not {self.number}")
+        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+        if header.codec == "initial":
+            model = task.stack.initial(header.seed)
+        else:
+            model = CODECS[config.broadcast_codec].decode(payload, size)
+        model = model.to(self.device)
+        trained, loss = train(
+            task.stack,
+            model,
+            self.prepare(seeds),
+            generator(header.seed, "local training", header.round, header.attempt, self.number),
+            loss=config.loss,
+            optimizer=config.optimizer,
+            learning_rate=config.learning_rate,
+            epochs=config.local_epochs,
+            batch_size=config.batch_size,
+        )
+        kept = memory.settle(tuple(header.accepted))
+        payload_up, staged = self._encode(trained - model, kept)
+        update = UpdateHeader(
+            header.run,
+            header.config,
+            header.round,
+            header.attempt,
+            self.number,
+            config.update_codec,
+            len(self),
+            loss,
+        )
+        return pack(update, payload_up), Memory(kept, staged, (header.round, header.attempt))
+
+    def _encode(self, change: Tensor, kept: dict[str, Tensor]) -> tuple[bytes, dict[str, Tensor]]:
+        """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""
+        codec = CODECS[self.task.config.update_codec]
+        if codec.lossless:
+            return codec.encode(change), {}
+        change = change.cpu() + kept.get("residual", torch.zeros(()))
+        payload = codec.encode(change)
+        return payload, {"residual": change - codec.decode(memoryview(payload), len(change))}
+
+    def prepare(self, seeds: Seeds) -> Shard:
+        """The points as the model sees them; made once, since the seeds stay the same for a run."""
+        if self._prepared is None or self._prepared[0] != seeds:
+            X, Y, labels = self._raw
+            buckets = self.task.label_map(seeds, labels.keys).union(Y)
+            self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
+        return self._prepared[1]
+
+    def __len__(self) -> int:
+        return int(self._raw[1].shape[0])

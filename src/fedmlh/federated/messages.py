@@ -1,0 +1,147 @@
+"""The one wire format: magic, version, header length, JSON header, payload, SHA-256 of all before it.
+
+Both directions use it, and so does every engine: what is counted, validated and aggregated in a simulation is
+what a real federation sends.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+MAGIC = b"FMLH"
+VERSION = 1
+MAX_HEADER = 64 * 1024
+_PREFIX = struct.Struct("<4sHI")
+_DIGEST = 32
+#: What a message weighs besides header and payload.
+FRAME = _PREFIX.size + _DIGEST
+
+
+class Reason(StrEnum):
+    """Why a message does not count."""
+
+    TOO_LARGE = "too large"
+    MALFORMED = "malformed"
+    CORRUPT = "corrupt"
+    VERSION = "other format version"
+    RUN = "other run"
+    CONFIG = "other configuration"
+    ROUND = "other round or attempt"
+    CLIENT = "not sampled"
+    DUPLICATE = "duplicate"
+    CODEC = "other codec"
+    SIZE = "wrong size"
+    EXAMPLES = "implausible example count"
+    NON_FINITE = "not finite"
+    RANGE = "out of range"
+    FAILED = "client failed"
+
+
+class Rejected(Exception):
+    """A message that must not count, with the reason."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class BroadcastHeader:
+    """Server to client: which round to train, from which model, with which hash functions."""
+
+    run: str
+    config: str
+    round: int
+    attempt: int
+    client: int
+    codec: str  # "initial": the model follows from the seed, the payload is empty
+    seed: int
+    label_seeds: list[int]
+    feature_seeds: list[int]
+    #: Round and attempt of this client's last accepted update: what it staged then is now its state.
+    accepted: list[int]
+
+
+@dataclass(frozen=True)
+class UpdateHeader:
+    """Client to server: whose change of the model this is, and in answer to what."""
+
+    run: str
+    config: str
+    round: int
+    attempt: int
+    client: int
+    codec: str
+    examples: int
+    loss: float
+
+
+Header = TypeVar("Header", BroadcastHeader, UpdateHeader)
+_KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
+
+
+def pack(header: BroadcastHeader | UpdateHeader, payload: bytes) -> bytes:
+    """The message as it travels."""
+    head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
+    body = b"".join((_PREFIX.pack(MAGIC, VERSION, len(head)), head, payload))
+    return body + hashlib.sha256(body).digest()
+
+
+def unpack(kind: type[Header], message: bytes, max_payload: int) -> tuple[Header, memoryview]:
+    """Header and payload of a message, or Rejected; nothing is parsed before size and digest hold."""
+    view = memoryview(message)
+    if len(view) > FRAME + MAX_HEADER + max_payload:
+        raise Rejected(Reason.TOO_LARGE, f"{len(view):,} bytes")
+    if len(view) < FRAME:
+        raise Rejected(Reason.MALFORMED, f"only {len(view)} bytes")
+    magic, version, length = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise Rejected(Reason.MALFORMED, "not a fedmlh message")
+    if version != VERSION:
+        raise Rejected(Reason.VERSION, f"format {version}, this side speaks {VERSION}")
+    if length > MAX_HEADER or FRAME + length > len(view):
+        raise Rejected(Reason.MALFORMED, f"header of {length:,} bytes")
+    if hashlib.sha256(view[:-_DIGEST]).digest() != view[-_DIGEST:]:
+        raise Rejected(Reason.CORRUPT, "digest does not match")
+    head = bytes(view[_PREFIX.size : _PREFIX.size + length])
+    return _parse(kind, head), view[_PREFIX.size + length : -_DIGEST]
+
+
+def _parse(kind: type[Header], head: bytes) -> Header:
+    try:
+        values = json.loads(head)
+        canonical = isinstance(values, dict) and _canonical(values) == head
+    except (ValueError, RecursionError):
+        canonical = False
+    if not canonical:
+        raise Rejected(Reason.MALFORMED, "header is not canonical JSON")
+    if values.pop("kind", None) != _KINDS[kind]:
+        raise Rejected(Reason.MALFORMED, f"not a message of kind {_KINDS[kind]}")
+    fields = {entry.name: entry.type for entry in dataclasses.fields(kind)}
+    if values.keys() != fields.keys():
+        odd = sorted(values.keys() ^ fields.keys())[0]
+        raise Rejected(Reason.MALFORMED, f"header field '{odd[:40]}' is missing or unknown")
+    for name, expected in fields.items():
+        if not _fits(values[name], expected):
+            raise Rejected(Reason.MALFORMED, f"header field '{name}' is not of type {expected}")
+    return kind(**values)
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    if expected is str:
+        return isinstance(value, str) and len(value) <= 64
+    if expected is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if expected is int:
+        return type(value) is int and 0 <= value < 2**63
+    return isinstance(value, list) and all(_fits(part, int) for part in value)
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,146 @@
+"""The server's side of a round: sample, broadcast, validate, average. Old state in, new state out."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedmlh.errors import UserError
+from fedmlh.federated.aggregate import Average
+from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.messages import BroadcastHeader, Rejected, pack
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.validate import Expected, check_update
+from fedmlh.randomness import generator
+
+#: How an engine reaches clients: given whom to ask and the broadcast for each, it yields (client, reply) in any
+#: order; a client that could not answer yields the Rejected that says why.
+Exchange = Callable[[Sequence[int], Callable[[int], bytes]], Iterable[tuple[int, bytes | Rejected]]]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server carries from one round to the next."""
+
+    round: int  # rounds finished
+    model: Tensor  # [P]
+    #: For each client the round and attempt of its last accepted update.
+    accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class RoundReport:
+    """What a round cost and who took part."""
+
+    round: int
+    attempts: int = 0
+    accepted: list[int] = field(default_factory=list)
+    refused: list[dict[str, object]] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    loss: float = 0.0
+
+
+class Server:
+    """Runs rounds for a task over clients that it knows only by number and by how many examples they can have."""
+
+    def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device) -> None:
+        self.task = task
+        self.device = device
+        self.seeds: Seeds = task.draw_seeds()
+        self.max_examples = max_examples
+        # Bound to what is trained, so that an update of another run cannot be replayed into this one.
+        self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
+
+    def begin(self) -> ServerState:
+        """The state before the first round: a model that follows from the seed."""
+        return ServerState(0, self.task.stack.initial(self.seeds.run).to(self.device))
+
+    def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
+        """One synchronization round (Alg. 2, lines 9-20); an attempt below quorum leaves the state as it was."""
+        config = self.task.config
+        report = RoundReport(state.round + 1)
+        for attempt in range(config.max_attempts):
+            report.attempts = attempt + 1
+            new_state = self._attempt(state, attempt, exchange, report)
+            if new_state is not None:
+                return new_state, report
+        reasons = "; ".join(f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:])
+        raise UserError(
+            f"round {report.round} was given up after {config.max_attempts} attempts with fewer than "
+            f"{config.quorum} valid updates ({reasons}); the last finished round is kept"
+        )
+
+    def sample(self, round_number: int, attempt: int) -> list[int]:
+        """S of the K clients, uniformly, by a generator that knows only the seed, round and attempt."""
+        rng = generator(self.seeds.run, "client sampling", round_number, attempt)
+        clients = sorted(self.max_examples)
+        return sorted(int(c) for c in rng.choice(clients, self.task.config.clients_per_round, replace=False))
+
+    def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
+        """What one client needs to take part in the next round."""
+        first = state.round == 0
+        codec = self.task.config.broadcast_codec
+        header = BroadcastHeader(
+            run=self.run,
+            config=self.task.fingerprint,
+            round=state.round + 1,
+            attempt=attempt,
+            client=client,
+            codec="initial" if first else codec,
+            seed=self.seeds.run,
+            label_seeds=list(self.seeds.labels),
+            feature_seeds=list(self.seeds.features),
+            accepted=list(state.accepted.get(client, ())),
+        )
+        return pack(header, b"" if first else CODECS[codec].encode(state.model))
+
+    def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
+        config = self.task.config
+        clients = self.sample(report.round, attempt)
+        expected = Expected(
+            self.run,
+            self.task.fingerprint,
+            report.round,
+            attempt,
+            config.update_codec,
+            len(state.model),
+            {client: self.max_examples[client] for client in clients},
+            config.max_update_rms,
+        )
+        uniform = config.weighting == "uniform"
+        max_weight = len(clients) if uniform else sum(expected.max_examples.values())
+        average = Average(len(state.model), max_weight, self.device)
+        taken: dict[int, float] = {}
+
+        def send(client: int) -> bytes:
+            message = self.broadcast(state, attempt, client)
+            report.bytes_down += len(message)
+            return message
+
+        for client, reply in exchange(clients, send):
+            try:
+                if isinstance(reply, Rejected):
+                    raise reply
+                report.bytes_up += len(reply)
+                header, values = check_update(reply, client, expected, taken)
+            except Rejected as refusal:
+                report.refused.append(
+                    {
+                        "client": client,
+                        "attempt": attempt,
+                        "reason": str(refusal.reason),
+                        "detail": refusal.detail,
+                    }
+                )
+                continue
+            average.add(values.to(self.device), 1 if uniform else header.examples)
+            taken[client] = header.loss
+        if len(taken) < config.quorum:
+            return None
+        report.accepted = sorted(taken)
+        report.loss = sum(taken[client] for client in report.accepted) / len(taken)
+        accepted = {**state.accepted, **dict.fromkeys(taken, (report.round, attempt))}
+        return ServerState(report.round, average.apply(state.model), accepted)

@@ -1,0 +1,102 @@
+"""What server and clients must agree on before they train, derived from the config and the data's sizes."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+from fedmlh.hashing.features import FeatureMap, make_feature_map
+from fedmlh.hashing.labels import LabelMap, make_label_map
+from fedmlh.model.stack import Stack
+from fedmlh.randomness import generator
+
+#: Settings on which a client's work depends; a client with another value of one of these is refused.
+AGREED = (
+    "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
+    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss optimizer learning_rate"
+).split()
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """All the randomness that travels: the run's seed and one number a hash function (Alg. 2, line 3)."""
+
+    run: int
+    labels: tuple[int, ...]
+    features: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The learning problem that all parties share: network shape, hash families, local training."""
+
+    config: Config
+    num_features: int  # d
+    num_labels: int  # p
+
+    def __post_init__(self) -> None:
+        if not self.identity and self.config.num_buckets > self.num_labels:
+            raise UserError(
+                f"num_buckets is {self.config.num_buckets:,}, more than the {self.num_labels:,} labels of the data: "
+                f"choose a smaller num_buckets, or algorithm fedavg"
+            )
+
+    @property
+    def identity(self) -> bool:
+        """Whether every label has a bucket of its own, as in FedAvg."""
+        return self.config.algorithm == "fedavg" or self.config.label_map == "identity"
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The shape of the model that is trained and sent."""
+        return Stack(
+            num_tables=1 if self.config.algorithm == "fedavg" else self.config.num_tables,
+            num_inputs=self.config.feature_dim if self.config.num_feature_maps else self.num_features,
+            hidden=self.config.hidden_sizes,
+            num_outputs=self.num_labels if self.identity else self.config.num_buckets,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names this agreement; a message made under another one is refused."""
+        agreed = {name: getattr(self.config, name) for name in AGREED}
+        sizes = {"num_features": self.num_features, "num_outputs": self.stack.num_outputs}
+        return hashlib.sha256(json.dumps(agreed | sizes, sort_keys=True).encode()).hexdigest()[:32]
+
+    def draw_seeds(self) -> Seeds:
+        """The server's choice of hash functions: as given, or drawn from the run's seed."""
+        labels = _choose(self.config.label_seeds, self.stack.num_tables, 0, self.config.seed, "label hash")
+        features = _choose(
+            self.config.feature_seeds, self.config.num_feature_maps, 101, self.config.seed, "feature hash"
+        )
+        return Seeds(self.config.seed, labels, features)
+
+    def label_map(self, seeds: Seeds, keys: Sequence[str]) -> LabelMap:
+        """The tables that the seeds name, over the catalogue's keys or numbers."""
+        return make_label_map(
+            "identity" if self.identity else self.config.label_map,
+            list(keys) if self.config.label_key == "name" else len(keys),
+            seeds.labels,
+            self.config.num_buckets,
+        )
+
+    def feature_map(self, seeds: Seeds) -> FeatureMap:
+        """The feature map that the seeds name."""
+        return make_feature_map(
+            self.num_features,
+            self.config.feature_dim,
+            seeds.features,
+            signed=self.config.feature_signed,
+            normalize=self.config.normalize,
+        )
+
+
+def _choose(given: str | tuple[int, ...], count: int, paper: int, seed: int, purpose: str) -> tuple[int, ...]:
+    if isinstance(given, tuple):
+        return given[:count]
+    if given == "paper":
+        return tuple(range(paper, paper + count))
+    return tuple(int(draw) for draw in generator(seed, purpose).integers(0, 2**31, count))

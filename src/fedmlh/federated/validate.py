@@ -1,0 +1,61 @@
+"""The door: an update counts only if it is what the server asked for, whole, finite and of plausible size."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmlh.federated.aggregate import LIMIT
+from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, unpack
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the server knows by itself about the updates of one attempt at a round."""
+
+    run: str
+    config: str
+    round: int
+    attempt: int
+    codec: str
+    num_parameters: int
+    #: The sampled clients and the most examples each can have.
+    max_examples: Mapping[int, int]
+    max_rms: float
+
+
+def check_update(
+    message: bytes, sender: int, expected: Expected, taken: Collection[int]
+) -> tuple[UpdateHeader, Tensor]:
+    """Header and decoded values of an update that may count, or Rejected with the reason."""
+    codec = CODECS[expected.codec]
+    header, payload = unpack(UpdateHeader, message, codec.size(expected.num_parameters))
+    if header.run != expected.run:
+        raise Rejected(Reason.RUN, f"made for run {header.run}")
+    if header.config != expected.config:
+        raise Rejected(Reason.CONFIG, f"made under {header.config}")
+    if (header.round, header.attempt) != (expected.round, expected.attempt):
+        raise Rejected(Reason.ROUND, f"made for round {header.round}, attempt {header.attempt}")
+    if header.client != sender or header.client not in expected.max_examples:
+        raise Rejected(Reason.CLIENT, f"client {header.client} was not asked")
+    if header.client in taken:
+        raise Rejected(Reason.DUPLICATE, f"client {header.client} has already answered")
+    if header.codec != expected.codec:
+        raise Rejected(Reason.CODEC, f"encoded as {header.codec}, {expected.codec} was agreed")
+    if not 1 <= header.examples <= expected.max_examples[header.client]:
+        raise Rejected(Reason.EXAMPLES, f"{header.examples:,} examples claimed")
+    try:
+        values = codec.decode(payload, expected.num_parameters)
+    except ValueError as error:
+        raise Rejected(Reason.SIZE, str(error)) from None
+    if not bool(torch.isfinite(values).all()):
+        raise Rejected(Reason.NON_FINITE, "the update contains NaN or infinity")
+    largest = float(values.abs().max())
+    if largest > LIMIT:
+        raise Rejected(Reason.RANGE, f"a parameter changes by {largest:.3g}, at most {LIMIT:g} is allowed")
+    rms = float(torch.linalg.vector_norm(values, dtype=torch.float64)) / len(values) ** 0.5
+    if rms > expected.max_rms:
+        raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
+    return header, values

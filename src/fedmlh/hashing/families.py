@@ -1,0 +1,41 @@
+"""Hash families: from integers or strings to buckets, each function named by nothing but its seed."""
+
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.utils import murmurhash3_32
+
+from fedmlh.randomness import generator
+
+#: A Mersenne prime above every key, the modulus of the 2-universal family.
+PRIME = 2**61 - 1
+
+
+def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
+    """MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers hash as 4 little-endian bytes."""
+    if isinstance(keys, np.ndarray):
+        hashed = murmurhash3_32(np.ascontiguousarray(keys, dtype=np.int32), seed=seed, positive=True)
+    else:
+        hashed = np.array([murmurhash3_32(key.encode(), seed=seed, positive=True) for key in keys], np.uint32)
+    return np.asarray(hashed, np.int64) % num_buckets
+
+
+def universal(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
+    """Carter and Wegman's 2-universal family: ((a·x + b) mod 2^61 − 1) mod B, with a and b from the seed."""
+    rng = generator(seed, "universal hash")
+    a, b = int(rng.integers(1, PRIME)), int(rng.integers(0, PRIME))
+    if isinstance(keys, np.ndarray):
+        numbers = [int(key) for key in keys]
+    else:
+        # A string is first mapped to a number below the prime; 61 bits make a clash of two names unlikely.
+        numbers = [
+            int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") % PRIME for key in keys
+        ]
+    return np.fromiter(((a * x + b) % PRIME % num_buckets for x in numbers), np.int64, len(numbers))
+
+
+def canonical(name: str) -> str:
+    """The form of a label's key that all sites agree on: NFC, no surrounding blanks."""
+    return unicodedata.normalize("NFC", name).strip()

@@ -1,0 +1,52 @@
+"""Feature maps: the raw features of a point to the narrow input that the networks see."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix, diags_array
+
+from fedmlh.hashing.families import murmur3
+
+#: Keeps the sign of a feature independent of its bucket, which comes from the plain seed.
+SIGN_SEED = 0x5EED
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Feature hashing with one map for all tables or one a table; with no seeds, the features as they are."""
+
+    num_features: int  # d
+    dim: int  # d̃
+    seeds: tuple[int, ...]
+    signed: bool
+    normalize: bool
+
+    def apply(self, X: csr_matrix) -> tuple[csr_matrix, ...]:
+        """Hashed features, one matrix a map; values of colliding features are summed.  # [n, d] -> M × [n, d̃]"""
+        hashed = [self._hash(X, seed) for seed in self.seeds] or [X.copy()]
+        return tuple(_unit_rows(part) if self.normalize else part for part in hashed)
+
+    def _hash(self, X: csr_matrix, seed: int) -> csr_matrix:
+        features = np.arange(self.num_features)
+        buckets = murmur3(features, seed, self.dim)
+        data = X.data
+        if self.signed:
+            signs = 1 - 2 * murmur3(features, seed ^ SIGN_SEED, 2).astype(np.float32)
+            data = data * signs[X.indices]
+        hashed = csr_matrix((np.array(data, np.float32), buckets[X.indices], X.indptr.copy()), shape=(X.shape[0], self.dim))
+        hashed.sum_duplicates()
+        hashed.eliminate_zeros()
+        return hashed
+
+
+def _unit_rows(X: csr_matrix) -> csr_matrix:
+    norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel())
+    scaled = csr_matrix(diags_array(1 / np.where(norms > 0, norms, 1)) @ X, dtype=np.float32)
+    scaled.sort_indices()
+    return scaled
+
+
+def make_feature_map(num_features: int, dim: int, seeds: Sequence[int], *, signed: bool, normalize: bool) -> FeatureMap:
+    """The map that these seeds name; no seeds: features as they are."""
+    return FeatureMap(num_features, dim if seeds else num_features, tuple(seeds), signed, normalize)

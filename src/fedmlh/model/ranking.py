@@ -1,0 +1,65 @@
+"""A model at work: hashed features in, top-k labels out, in batches that never hold points × labels for a whole set."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fedmlh.model.decode import decode
+from fedmlh.model.losses import log_likelihood
+from fedmlh.model.stack import Stack, forward
+from fedmlh.model.training import densify
+
+#: Scores held at once, in numbers: a batch of points times all labels.
+_BATCH_SCORES = 1 << 23
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Ranks labels for points with any model of one shape and one label map."""
+
+    stack: Stack
+    buckets: Tensor  # [R, p]
+    loss: str
+    decoding: str
+
+    @torch.no_grad()
+    def rank(
+        self, model: Tensor, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
+        layers = self.stack.views(model)
+        num_points, num_labels = features[0].shape[0], self.buckets.shape[1]
+        widest = max(num_labels, self.stack.num_tables * self.stack.num_outputs, self.stack.num_inputs)
+        size = max(1, min(1024, _BATCH_SCORES // widest))
+        for begin in range(0, num_points, size):
+            rows = slice(begin, min(begin + size, num_points))
+            logits = forward(layers, densify(features, rows.start, rows.stop, model.device))
+            scores = log_likelihood(logits, self.loss) if self.decoding == "log-probs" else logits
+            hidden = None if excluded is None else excluded[rows]
+            # With pairs to leave out, rank so many more that k are left for every point.
+            more = 0 if hidden is None or hidden.nnz == 0 else int(np.diff(hidden.indptr).max())
+            labels, values = decode(scores, self.buckets, k + more)
+            if more and hidden is not None:
+                labels, values = _drop(labels, values, hidden, num_labels)
+            yield rows, _padded(labels, k, -1), _padded(values, k, -np.inf)
+
+
+def _drop(
+    labels: np.ndarray, values: np.ndarray, excluded: csr_matrix, num_labels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Excluded labels moved behind all others, as -1."""
+    row = np.arange(len(labels))[:, None]
+    barred = np.repeat(np.arange(len(labels)), np.diff(excluded.indptr)) * num_labels + excluded.indices
+    hit = np.isin(row * num_labels + labels, barred)
+    order = np.argsort(hit, axis=1, kind="stable")
+    labels, values = np.where(hit, -1, labels), np.where(hit, -np.inf, values)
+    return np.take_along_axis(labels, order, axis=1), np.take_along_axis(values, order, axis=1)
+
+
+def _padded(values: np.ndarray, k: int, fill: float) -> np.ndarray:
+    missing = k - values.shape[1]
+    return values[:, :k] if missing <= 0 else np.pad(values, ((0, 0), (0, missing)), constant_values=fill)

@@ -1,0 +1,58 @@
+"""R sub-models of equal shape as one stack of tensors over one flat vector of parameters."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmlh.randomness import generator
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The shape of R perceptrons that share nothing but their tensors; `hidden` may be empty (a linear model)."""
+
+    num_tables: int  # R
+    num_inputs: int  # d̃
+    hidden: tuple[int, ...]
+    num_outputs: int  # B
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Weight and bias of each layer in the order in which they lie in the flat vector."""
+        widths = (self.num_inputs, *self.hidden, self.num_outputs)
+        return [shape for i, o in pairwise(widths) for shape in ((self.num_tables, i, o), (self.num_tables, o))]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers a model is, and so what it costs to send."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def initial(self, seed: int) -> Tensor:
+        """The model that every party derives from the seed, so that it need not be sent.  # [P]
+
+        Uniform in ±1/√fan_in, as torch.nn.Linear draws weights and biases.
+        """
+        rng = generator(seed, "initial model")
+        parts = []
+        for weight, bias in zip(self.shapes[::2], self.shapes[1::2], strict=True):
+            bound = 1 / math.sqrt(weight[1])
+            for shape in (weight, bias):
+                parts.append((rng.random(math.prod(shape), np.float32) * 2 - 1) * np.float32(bound))
+        return torch.from_numpy(np.concatenate(parts))
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Weight [R, in, out] and bias [R, out] of each layer, as views that share the flat vector's memory."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        return [part.view(shape) for part, shape in zip(torch.split(flat, sizes), self.shapes, strict=True)]
+
+
+def forward(layers: list[Tensor], inputs: Tensor) -> Tensor:
+    """Logits of all tables; the inputs are shared (one map) or one a table.  # [1 or R, n, d̃] -> [R, n, B]"""
+    activations = inputs.expand(layers[0].shape[0], -1, -1)
+    for weight, bias in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
+        activations = torch.relu(torch.baddbmm(bias.unsqueeze(1), activations, weight))
+    return torch.baddbmm(layers[-1].unsqueeze(1), activations, layers[-2])

@@ -1,0 +1,66 @@
+"""The model folder: all that is needed to turn points into labels, sealed, in safetensors and JSON."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Labels
+from fedmlh.data.text import TextFeatures
+from fedmlh.errors import UserError
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.storage import read_sealed, write_sealed
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model with the agreement it was trained under and the names of its labels."""
+
+    task: Task
+    seeds: Seeds
+    weights: Tensor  # [P]
+    labels: Labels
+    text: TextFeatures | None
+
+
+def save_bundle(
+    folder: Path, task: Task, seeds: Seeds, weights: Tensor, labels: Labels, text: TextFeatures | None
+) -> None:
+    """Write the folder in one step."""
+    about = {
+        "num_features": task.num_features,
+        "num_labels": task.num_labels,
+        "seeds": {"run": seeds.run, "labels": seeds.labels, "features": seeds.features},
+        "text": None if text is None else text.to_json(),
+    }
+    files = {
+        "model.json": json.dumps(about).encode(),
+        "config.toml": task.config.to_toml().encode(),
+        "labels.json": json.dumps({"keys": labels.keys, "names": labels.names}).encode(),
+        "weights.safetensors": save_tensors({"weights": weights.cpu().contiguous()}),
+    }
+    write_sealed(folder, files)
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read a model folder; whatever is wrong with it becomes a UserError."""
+    files = read_sealed(folder)
+    try:
+        about = json.loads(files["model.json"])
+        config = Config.from_toml(files["config.toml"].decode(), f"{folder / 'config.toml'}")
+        task = Task(config, int(about["num_features"]), int(about["num_labels"]))
+        seeds = Seeds(about["seeds"]["run"], tuple(about["seeds"]["labels"]), tuple(about["seeds"]["features"]))
+        names = json.loads(files["labels.json"])
+        labels = Labels(tuple(names["keys"]), tuple(names["names"]))
+        text = None if about["text"] is None else TextFeatures.from_json(about["text"])
+        weights = load_tensors(files["weights.safetensors"])["weights"]
+        if weights.shape != (task.stack.num_parameters,) or len(labels) != task.num_labels:
+            raise ValueError("weights or labels do not fit the model's sizes")
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
+    return Bundle(task, seeds, weights, labels, text)

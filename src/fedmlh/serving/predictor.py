@@ -1,0 +1,95 @@
+"""A trained model for use: points or text in, labels by name out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Dataset
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import Evaluator, Values
+from fedmlh.model.ranking import Ranker
+from fedmlh.serving.bundle import Bundle, load_bundle
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A label that the model proposes; the higher the score, the more it believes in it."""
+
+    key: str
+    name: str
+    score: float
+
+
+class Model:
+    """A trained model, ready to be asked."""
+
+    def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
+        self.bundle = bundle
+        self._weights = bundle.weights.to(device)
+        self._features = bundle.task.feature_map(bundle.seeds)
+        buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets).to(device)
+        config = bundle.task.config
+        self._ranker = Ranker(bundle.task.stack, buckets, config.loss, config.decoding)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu") -> "Model":
+        """The model of a run folder, or a model folder that was copied out of one."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
+        if (folder / "config.toml").is_file() and not (folder / "manifest.json").is_file():
+            if not (folder / "model").is_dir():
+                raise UserError(f"{folder} holds no model yet: finish the run first (fedmlh run … --resume)")
+            folder = folder / "model"
+        return cls(load_bundle(folder), device)
+
+    @property
+    def score_meaning(self) -> str:
+        """What a score says, in one sentence."""
+        tables = self.bundle.task.stack.num_tables
+        what = "log-probability" if self.bundle.task.config.decoding == "log-probs" else "logit"
+        if self.bundle.task.identity and tables == 1:
+            return f"score: the model's {what} of the label; higher is likelier"
+        return f"score: mean {what} of the label's {tables} buckets, which other labels share; higher is likelier"
+
+    def predict(self, points: Sequence[str] | csr_matrix, k: int = 5) -> list[list[Prediction]]:
+        """The k best labels of each point: texts where the model was trained on text, else rows of raw features."""
+        return list(self.predict_stream(points, k))
+
+    def predict_stream(self, points: Sequence[str] | csr_matrix, k: int = 5) -> Iterator[list[Prediction]]:
+        """The same, point by point."""
+        X = points if isinstance(points, csr_matrix) else self._vectorize(points)
+        if X.shape[1] != self.bundle.task.num_features:
+            raise UserError(
+                f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
+                f"prepare them as the training data was"
+            )
+        keys, names = self.bundle.labels.keys, self.bundle.labels.names
+        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), k):
+            for row, values in zip(labels, scores, strict=True):
+                yield [
+                    Prediction(keys[label], names[label], float(score))
+                    for label, score in zip(row, values, strict=True)
+                    if label >= 0
+                ]
+
+    def evaluate(self, dataset: Dataset) -> Values:
+        """Every metric on the test part of a data set that has the model's features and labels."""
+        bundle = self.bundle
+        if (dataset.num_features, dataset.labels.keys) != (bundle.task.num_features, bundle.labels.keys):
+            raise UserError(
+                f"{dataset.name} has {dataset.num_features:,} features and {dataset.num_labels:,} labels, the model "
+                f"{bundle.task.num_features:,} and {bundle.task.num_labels:,}, or the labels differ: "
+                f"pass the data it was trained on"
+            )
+        evaluator = Evaluator(bundle.task, bundle.seeds, dataset, self._weights.device)
+        return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
+
+    def _vectorize(self, texts: Sequence[str]) -> Any:
+        if self.bundle.text is None:
+            raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
+        return self.bundle.text.transform(texts)
