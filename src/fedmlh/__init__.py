@@ -1,1 +1,31 @@
 """Federated extreme classification: FedMLH and FedAvg from data files to a model one can query."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmlh.config import Config as Config
+    from fedmlh.data.dataset import Dataset as Dataset
+    from fedmlh.data.formats import load as load
+    from fedmlh.data.synthetic import synthesize as synthesize
+    from fedmlh.engines.local import run as run
+    from fedmlh.errors import UserError as UserError
+    from fedmlh.serving.predictor import Model as Model
+
+_PUBLIC = {
+    "Config": "fedmlh.config",
+    "Dataset": "fedmlh.data.dataset",
+    "Model": "fedmlh.serving.predictor",
+    "UserError": "fedmlh.errors",
+    "load": "fedmlh.data.formats",
+    "run": "fedmlh.engines.local",
+    "synthesize": "fedmlh.data.synthetic",
+}
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: `fedmlh --help` and a mistyped command need not wait for torch.
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'fedmlh' has no attribute '{name}'")

@@ -115,6 +115,9 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
     text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
     points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
+    first_feature: Annotated[
+        int | None, typer.Option(min=0, max=1, help="svmlight input: 0 or 1, where the file itself does not tell")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
     out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
 ) -> None:
@@ -126,8 +129,15 @@ def predict(
     if (text is None) == (points is None):
         raise UserError('say what to label: either --text "…" or --input FILE')
     model = Model.load(folder)
-    is_text = model.bundle.text is not None
-    source = text if points is None else read_points(points, text=is_text, num_features=model.bundle.task.num_features)
+    if points is None:
+        source = text
+    else:
+        source = read_points(
+            points,
+            text=model.bundle.text is not None,
+            num_features=model.bundle.task.num_features,
+            first_feature=first_feature,
+        )
     if text is not None and out is None:
         for line, predictions in zip(text, model.predict(text, top), strict=True):
             console.print(line, style="bold", markup=False, highlight=False)
@@ -145,6 +155,12 @@ def predict(
         for line in lines:
             print(line)
     errors.print(model.score_meaning, style="dim")
+
+
+@app.command("config")
+def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
+    """Print a complete config with an explanation of every field, ready to be saved and changed."""
+    print(_configure(config, None, None, None, None, settings, False).to_toml(), end="")
 
 
 @app.command()

@@ -115,7 +115,7 @@ def read_svmlight(layout: Layout) -> RawFolder:
     test, test_notes = read_svmlight_file(layout.test[0], limit)
     used = np.concatenate([train.features, test.features])
     base = int(used.min(initial=1) > 0)
-    d = int(used.max(initial=-1)) + 1 - base
+    d = int(used.max(initial=0)) + 1 - base if len(used) else 0
     p = int(np.concatenate([train.labels, test.labels]).max(initial=-1)) + 1 if labels is None else len(labels)
     check_size(layout.folder, d, p)
     return build_folder(

@@ -67,7 +67,9 @@ class Server:
             new_state = self._attempt(state, attempt, exchange, report)
             if new_state is not None:
                 return new_state, report
-        reasons = "; ".join(f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:])
+        reasons = "; ".join(
+            f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:]
+        )
         raise UserError(
             f"round {report.round} was given up after {config.max_attempts} attempts with fewer than "
             f"{config.quorum} valid updates ({reasons}); the last finished round is kept"

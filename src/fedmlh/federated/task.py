@@ -19,6 +19,9 @@ AGREED = (
     "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss optimizer learning_rate"
 ).split()
 
+#: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
+MAX_PARAMETERS = 2**34
+
 
 @dataclass(frozen=True)
 class Seeds:
@@ -42,6 +45,11 @@ class Task:
             raise UserError(
                 f"num_buckets is {self.config.num_buckets:,}, more than the {self.num_labels:,} labels of the data: "
                 f"choose a smaller num_buckets, or algorithm fedavg"
+            )
+        if self.stack.num_parameters > MAX_PARAMETERS:
+            raise UserError(
+                f"these sizes make a model of {self.stack.num_parameters:,} parameters, more than any machine here "
+                f"can hold: use smaller hidden_sizes, feature_dim or num_buckets"
             )
 
     @property

@@ -34,7 +34,9 @@ class FeatureMap:
         if self.signed:
             signs = 1 - 2 * murmur3(features, seed ^ SIGN_SEED, 2).astype(np.float32)
             data = data * signs[X.indices]
-        hashed = csr_matrix((np.array(data, np.float32), buckets[X.indices], X.indptr.copy()), shape=(X.shape[0], self.dim))
+        hashed = csr_matrix(
+            (np.array(data, np.float32), buckets[X.indices], X.indptr.copy()), shape=(X.shape[0], self.dim)
+        )
         hashed.sum_duplicates()
         hashed.eliminate_zeros()
         return hashed

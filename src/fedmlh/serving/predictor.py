@@ -86,6 +86,11 @@ class Model:
                 f"{bundle.task.num_features:,} and {bundle.task.num_labels:,}, or the labels differ: "
                 f"pass the data it was trained on"
             )
+        if dataset.text is not None and bundle.text is not None and dataset.text.to_json() != bundle.text.to_json():
+            raise UserError(
+                f"the text of {dataset.name} became features in another way than the model's training text: "
+                f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
+            )
         evaluator = Evaluator(bundle.task, bundle.seeds, dataset, self._weights.device)
         return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
 
