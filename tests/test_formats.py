@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,12 @@ def test_npz_with_objects_or_missing_parts_is_refused(folder: Path) -> None:
         load(folder)
     np.savez(folder / "X.tst.npz", **{**GOOD, "data": np.array([{}, {}], object)}, allow_pickle=True)
     with pytest.raises(UserError, match="allow_pickle=False"):
+        load(folder)
+    np.savez(folder / "X.tst.npz", **{name: content for name, content in GOOD.items() if name != "data"})
+    with zipfile.ZipFile(folder / "X.tst.npz", "a") as archive, archive.open("data.npy", "w") as member:
+        np.save(member, np.ones(2))
+        member.write(b"more")
+    with pytest.raises(UserError, match="data is longer than it says"):
         load(folder)
     (folder / "X.tst.npz").write_bytes(b"\x93NUMPY junk")
     with pytest.raises(UserError, match=r"X\.tst\.npz: cannot be read"):

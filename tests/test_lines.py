@@ -111,6 +111,7 @@ def test_svmlight_skips_comments_and_blank_lines() -> None:
         (b"1 3:1_0", "value '1_0' is not a number"),
         (b"1 3:1.2.3", "value '1.2.3' is not a number"),
         (b"1 3:4:5", "value '4:5' is not a number"),
+        (b"1 3:4,5", "value '4,5' is not a number"),
         (b"1 2 3:4", "'2' should be feature:value"),
         (b"1 3:4 5", "'5' should be feature:value"),
         (b"1,2:3", "feature '1,2' is not a whole number"),

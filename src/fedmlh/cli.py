@@ -140,10 +140,10 @@ def predict(
         )
     if text is not None and out is None:
         for line, predictions in zip(text, model.predict(text, top), strict=True):
-            console.print(line, style="bold", markup=False, highlight=False)
+            console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
             for label in predictions:
                 console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})", markup=False, highlight=False)
-        console.print(model.score_meaning, style="dim")
+        console.print(model.score_meaning, style="dim", soft_wrap=True)
         return
     lines = (
         json.dumps({"point": number, "labels": [vars(label) for label in labels]}, ensure_ascii=False)
@@ -154,7 +154,7 @@ def predict(
     else:
         for line in lines:
             print(line)
-    errors.print(model.score_meaning, style="dim")
+    errors.print(model.score_meaning, style="dim", soft_wrap=True)
 
 
 @app.command("config")
@@ -186,9 +186,9 @@ def data_info(
     if as_json:
         print(json.dumps(values, indent=2))
         return
-    table = Table(dataset.name, "", show_header=True)
-    for name, value in values.items():
-        table.add_row(name.replace("_", " "), _readable(value))
+    table = Table(dataset.name, "")
+    for name, value in _flatten(values):
+        table.add_row(name.replace("_", " "), value)
     console.print(table)
     for note in dataset.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
@@ -319,12 +319,14 @@ def _print_report(folders: list[Path], target: Path) -> None:
     for row in rows:
         table.add_row(row.name, *row.cells)
     console.print(table)
-    console.print(f"report: {target}", markup=False, highlight=False)
+    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _readable(value: Any) -> str:
-    if isinstance(value, dict):
-        return "  ".join(f"{key}: {_readable(part)}" for key, part in value.items())
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _flatten(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Names and readable values, nested ones under their parent's name; what is empty is left out."""
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}, ")
+        elif isinstance(value, int | float):
+            yield name, f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

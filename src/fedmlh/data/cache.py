@@ -21,6 +21,8 @@ from fedmlh.errors import UserError
 
 #: Raised whenever the same files would parse to something else.
 PARSER_VERSION = 1
+#: A file younger than this may be written again without its time of change showing it.
+SETTLED_NS = 2_000_000_000
 MATRICES = ("X", "Y", "excluded")
 FIELDS = ("data", "indices", "indptr")
 
@@ -44,6 +46,11 @@ def describe_source(layout: Layout, settings: dict[str, Any]) -> Key:
     files = [[os.path.relpath(path, layout.folder), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
     versions = [PARSER_VERSION, version("scikit-learn")]
     return {"folder": str(folder), "settings": {"kinds": kinds, **settings}, "files": files, "versions": versions}
+
+
+def is_settled(key: Key, now_ns: int) -> bool:
+    """Whether the files were left alone long enough that their times tell one state from the next."""
+    return all(now_ns - changed > SETTLED_NS for _, _, changed in key["files"])
 
 
 def locate(key: Key) -> Path:

@@ -1,5 +1,6 @@
 """Data from files, whatever their format: `load` for a data set, `read_points` for points to predict."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def load(
         settings["text_features"] = text_features
         if text_features == "hashing":
             settings["text_dim"] = text_dim
+    began = time.time_ns()
     with readable(layout.folder):
         key = cache.describe_source(layout, settings)
     dataset = cache.fetch(key)
@@ -55,7 +57,7 @@ def load(
         dataset = read(layout, text_features, hashing)
         with readable(layout.folder):
             unchanged = cache.describe_source(layout, settings) == key
-        if unchanged:
+        if unchanged and cache.is_settled(key, began):
             cache.store(key, dataset)
     return dataset
 

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
 
-#: Spread of the log of label frequencies and of background words: each curve is a log-normal's quantiles,
-#: which fits where Zipf-Mandelbrot's straight tail has too few labels in the middle.
-LABEL_SKEW = 2.0
-WORD_SKEW = 2.3
-#: Words with a meaning follow the background's frequencies to this power: they are rarer than stop words.
-MEANING_FLATNESS = 0.5
+#: Spread of the log of the frequencies of labels, of words without and with a meaning. Each curve is a log-normal's
+#: quantiles: like the real ones it bends down all the way, where a power law's tail is straight.
+LABEL_SKEW = 1.9
+BACKGROUND_SKEW = 2.3
+MEANING_SKEW = 1.15
 #: Labels (words) a point are 1 + a Poisson number whose rate is gamma with this shape.
-LENGTH_SHAPE = 4.0
+LENGTH_SHAPE = 3.5
 #: A group has so many times the labels of a point; groups lie in about so many topics.
 GROUP_FACTOR = 4.0
 NUM_TOPICS = 16
@@ -39,6 +38,8 @@ ABOUT_TOPIC = 0.1
 ABOUT_GROUP = 0.3
 #: … and how often that label is the leading one (else any of the point's labels).
 ABOUT_LEAD = 0.7
+#: The share of points whose words tell of another point's labels: real titles mislead, too, and so the best model errs.
+OFF_TOPIC = 0.2
 #: Each topic, group and label has so many words, the first ones used more often.
 VOCABULARY = 6
 #: Draws that repeat a label or word are drawn again so often, then the point stays shorter.
@@ -116,7 +117,8 @@ class _Tree:
         low, high = cumulated[start], cumulated[end]
         drawn = np.searchsorted(cumulated, low + rng.random(len(start)) * (high - low), side="right") - 1
         # Rounding may reach the first label of the next block.
-        return np.clip(drawn, start, end - 1)
+        labels: np.ndarray = np.clip(drawn, start, end - 1)
+        return labels
 
 
 def _grow_tree(num_points: int, num_labels: int, labels_per_point: float, rng: np.random.Generator) -> _Tree:
@@ -164,16 +166,19 @@ def _draw_words(
     tree: _Tree, leads: np.ndarray, Y: csr_matrix, num_words: int, words_per_point: float, rng: np.random.Generator
 ) -> csr_matrix:
     """Words of all points [n, d], as ones."""
-    background = rng.permutation(np.exp(WORD_SKEW * _normal_scores(num_words)))
+    words = rng.permutation(num_words)  # by rank: the most frequent first
     num_labels = Y.shape[1]
     # Rows of the table of words: topics, then groups, then labels.
     groups_at = -(-num_labels // tree.topic_size)
     labels_at = groups_at + -(-num_labels // tree.group_size)
     size = (labels_at + num_labels, VOCABULARY)
-    meaning = _draw_by(background**MEANING_FLATNESS, size[0] * size[1], rng).reshape(size)
+    meaning = words[_draw_ranks(MEANING_SKEW, size[0] * size[1], num_words, rng)].reshape(size)
     per_point = np.diff(Y.indptr)
+    off_topic = rng.random(len(leads)) < OFF_TOPIC
+    told = np.where(off_topic, rng.integers(len(leads), size=len(leads)), np.arange(len(leads)))
 
     def draw(points: np.ndarray) -> np.ndarray:
+        points = told[points]
         any_of_its = Y.indptr[points] + (rng.random(len(points)) * per_point[points]).astype(np.int64)
         label = np.where(rng.random(len(points)) < ABOUT_LEAD, leads[points], Y.indices[any_of_its])
         about = _choose([ABOUT_NOTHING, ABOUT_TOPIC, ABOUT_GROUP], len(points), rng)
@@ -182,9 +187,9 @@ def _draw_words(
             [label // tree.topic_size, groups_at + label // tree.group_size],
             labels_at + label,
         )
-        word = meaning[row, (VOCABULARY * rng.random(len(points)) ** 2).astype(np.int64)]
+        word: np.ndarray = meaning[row, (VOCABULARY * rng.random(len(points)) ** 2).astype(np.int64)]
         of_nothing = np.flatnonzero(about == 0)
-        word[of_nothing] = _draw_by(background, len(of_nothing), rng)
+        word[of_nothing] = words[_draw_ranks(BACKGROUND_SKEW, len(of_nothing), num_words, rng)]
         return word
 
     lengths = _draw_lengths(len(leads), words_per_point, rng)
@@ -207,7 +212,9 @@ def _collect(
     missing = lengths - np.bincount(pairs // width, minlength=len(lengths))
     for _ in range(REDRAWS):
         points = np.repeat(np.arange(len(lengths)), missing)
-        pairs = np.unique(np.concatenate([pairs, points * width + draw(points)]))
+        pairs = np.sort(np.concatenate([pairs, points * width + draw(points)]))
+        # np.unique hashes, which is many times slower than the sort on keys as regular as these.
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         owners = pairs // width
         counts = np.bincount(owners, minlength=len(lengths))
         missing = np.where(counts > 0, lengths - counts, 0)
@@ -236,9 +243,12 @@ def _choose(shares: list[float], count: int, rng: np.random.Generator) -> np.nda
     return np.searchsorted(np.cumsum(shares), rng.random(count), side="right")
 
 
-def _draw_by(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    cumulated = np.cumsum(weights)
-    return np.searchsorted(cumulated[:-1], rng.random(count) * cumulated[-1], side="right")
+def _draw_ranks(skew: float, count: int, num_words: int, rng: np.random.Generator) -> np.ndarray:
+    """Ranks below num_words whose frequencies are the quantiles of a log-normal of this spread."""
+    # Drawing quantiles by their size moves a normal's mean by its spread; the rank follows without a search.
+    ranks: np.ndarray = (num_words * ndtr(-skew - rng.standard_normal(count))).astype(np.int64)
+    np.minimum(ranks, num_words - 1, out=ranks)
+    return ranks
 
 
 def _normal_scores(count: int) -> np.ndarray:

@@ -1,0 +1,200 @@
+"""The contract that scripts rely on: commands, run folder, summary, and the way from text to label names."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmlh import cli
+from fedmlh.config import Config, presets
+
+ROOT = Path(__file__).parent.parent
+EURLEX = ROOT.parent / "shared" / "data" / "EurLex-EuroVoc-titles-4K"
+TINY = [
+    *("--set", "synthetic_points=400", "--set", "synthetic_features=300", "--set", "synthetic_labels=60"),
+    *("--set", "feature_dim=64", "--set", "num_buckets=20", "--set", "hidden_sizes=16", "--set", "local_epochs=1"),
+]
+SUMMARY_KEYS = set(
+    "algorithm num_parameters model_bytes best_round rounds precision precision_paper ndcg psp recall "
+    "precision_infrequent bytes_up bytes_down bytes_up_to_best bytes_down_to_best paper_volume_bytes "
+    "seconds_per_round peak_memory_bytes seed".split()
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
+
+
+def call(*arguments: object) -> int:
+    """The exit code of a command, run in this process."""
+    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = argv
+    return 0
+
+
+def strip_times(record: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in record.items() if "seconds" not in key and "memory" not in key}
+
+
+def test_a_run_leaves_the_promised_folder(tmp_path: Path) -> None:
+    assert call("run", "demo", "--rounds", 3, *TINY, "--out", tmp_path / "run") == 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary.keys() >= SUMMARY_KEYS
+    assert set(summary["precision"]) == {"1", "3", "5"}
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert all("validation" in record and "test" not in record for record in records)
+    # Law 3: bytes are those of the messages, and the formula is a test. Round 1 broadcasts no model.
+    size, sampled = summary["model_bytes"], 4
+    assert 0 < summary["bytes_up"] - 3 * sampled * size < 3 * sampled * 500
+    assert 0 < summary["bytes_down"] - 2 * sampled * size < 3 * sampled * 500
+    assert summary["paper_volume_bytes"] == summary["best_round"] * sampled * size
+    assert (tmp_path / "run/report.html").read_text().count("<svg") == 1
+
+
+def test_the_written_config_runs_again_to_the_same_bits(tmp_path: Path) -> None:
+    assert call("run", "demo", "--rounds", 2, "--seed", 5, *TINY, "--out", tmp_path / "a") == 0
+    assert call("run", tmp_path / "a/config.toml", "--out", tmp_path / "b") == 0
+    one, two = (strip_times(json.loads((tmp_path / run / "summary.json").read_text())) for run in "ab")
+    assert one == two
+    weights = [(tmp_path / run / "model/weights.safetensors").read_bytes() for run in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_compare_pairs_the_algorithms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "demo", "--rounds", 2, "--seeds", 2, *TINY, "--out", tmp_path / "c") == 0
+    shown = capsys.readouterr().out
+    for row in ("P@1", "paper's @5", "infrequent", "rounds to best", "model, MiB", "bytes down", "seconds a round"):
+        assert row in shown
+    for seed in (0, 1):
+        records = []
+        for algorithm in ("fedmlh", "fedavg"):
+            folder = tmp_path / "c" / f"{algorithm}-seed{seed}"
+            records.append([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()])
+        assert [r["clients"] for r in records[0]] == [r["clients"] for r in records[1]]
+    assert "<svg" in (tmp_path / "c/report.html").read_text()
+
+
+def test_paper_selection_is_labelled_wherever_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "demo", "--rounds", 2, *TINY, "--set", "selection=paper", "--out", tmp_path / "p") == 0
+    assert "best round on test" in capsys.readouterr().out
+    assert "chosen on the test part" in (tmp_path / "p/report.html").read_text()
+    record = json.loads((tmp_path / "p/metrics.jsonl").read_text().splitlines()[0])
+    assert "test" in record
+    assert "validation" not in record
+
+
+def test_local_baseline_shows_what_joining_is_worth(tmp_path: Path) -> None:
+    assert call("run", "demo", "--rounds", 2, *TINY, "--set", "local_baseline=true", "--out", tmp_path / "l") == 0
+    clients = json.loads((tmp_path / "l/summary.json").read_text())["clients"]
+    assert len(clients) == 10
+    assert all(set(client["precision_alone"]) == {"1", "3", "5"} for client in clients)
+
+
+def test_eval_repeats_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "demo", "--rounds", 2, *TINY, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert call("eval", tmp_path / "run", "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert values["psp"] == summary["psp"]
+    assert values["precision_infrequent"] == summary["precision_infrequent"]
+
+
+def write_text_set(folder: Path) -> None:
+    topics = {"olive oil": "olive oil press", "sea fish": "cod herring catch", "railway": "train track gauge"}
+    folder.mkdir()
+    for part, count in (("trn", 90), ("tst", 30)):
+        lines = []
+        for number in range(count):
+            name, words = list(topics.items())[number % 3]
+            lines.append(json.dumps({"text": f"report {number} on {words}", "labels": [name]}))
+        (folder / f"{part}.jsonl").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("features", ["hashing", "tfidf"])
+def test_text_in_labels_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], features: str) -> None:
+    write_text_set(tmp_path / "data")
+    settings = "num_clients=2 clients_per_round=2 num_buckets=3 num_tables=16 hidden_sizes=32 feature_dim=512 top_k=1"
+    flags = [part for setting in settings.split() for part in ("--set", setting)]
+    more = ["--set", f"text_features={features}", "--set", "learning_rate=0.01", "--set", "partition=iid"]
+    assert call("run", "demo", "--data", tmp_path / "data", "--rounds", 8, *flags, *more, "--out", tmp_path / "r") == 0
+    capsys.readouterr()
+    assert call("predict", tmp_path / "r", "--text", "the olive press", "--top", 1) == 0
+    shown = capsys.readouterr().out
+    assert "olive oil" in shown
+    assert "log-probability" in shown  # what a score means
+    (tmp_path / "ask.jsonl").write_text('{"text": "herring"}\n{"text": "gauge of the track"}')
+    assert call("predict", tmp_path / "r", "--input", tmp_path / "ask.jsonl", "--out", tmp_path / "said.jsonl") == 0
+    said = [json.loads(line)["labels"][0]["name"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert said == ["sea fish", "railway"]
+
+
+def test_predict_takes_the_formats_that_training_takes(tmp_path: Path) -> None:
+    assert call("data", "synth", tmp_path / "npz", "--points", 300, "--features", 100, "--labels", 40) == 0
+    for kind in ("xmc", "svmlight"):
+        assert call("data", "convert", tmp_path / "npz", tmp_path / kind, "--to", kind) == 0
+    small = [*TINY, "--set", "num_buckets=10"]
+    assert call("run", "demo", "--data", tmp_path / "npz", "--rounds", 1, *small, "--out", tmp_path / "r") == 0
+    answers = []
+    for source in (
+        tmp_path / "npz/X.tst.npz",
+        *(next((tmp_path / kind).glob("test.*")) for kind in ("xmc", "svmlight")),
+    ):
+        target = tmp_path / f"{source.parent.name}.jsonl"
+        first = 1 if source.suffix == ".svm" else 0  # as `convert` writes it
+        assert call("predict", tmp_path / "r", "--input", source, "--first-feature", first, "--out", target) == 0
+        answers.append(target.read_text())
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_unknown_settings_name_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "demo", "--set", "num_bucket=3", "--out", tmp_path / "x") == 2
+    assert "did you mean 'num_buckets'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", presets())
+def test_configs_survive_their_own_text(name: str, tmp_path: Path) -> None:
+    config = Config.load(name)
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert Config.load(tmp_path / "c.toml") == config
+
+
+def test_the_readme_example_runs_in_under_ten_lines(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert example is not None
+    code = example[1]
+    assert len([line for line in code.splitlines() if line.strip()]) < 10
+    quick = code.replace("rounds=20", "rounds=2")
+    assert quick != code
+    done = subprocess.run([sys.executable, "-c", quick], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sockets_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    assert call("run", "demo", "--rounds", 1, *TINY, "--out", tmp_path / "run") == 0
+
+
+@pytest.mark.skipif(not EURLEX.is_dir(), reason="the EurLex titles are not beside this checkout")
+def test_eurlex_titles_become_eurovoc_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = "feature_dim=2000 loss=softmax learning_rate=0.005 partition=iid num_clients=2 clients_per_round=2 local_epochs=2"
+    settings = [part for setting in ("data_format=text", *quick.split()) for part in ("--set", setting)]
+    flags = ["--data", EURLEX, *settings, "--rounds", 2, "--out", tmp_path / "e"]
+    assert call("run", "eurlex-4k", *flags) == 0
+    capsys.readouterr()
+    assert call("predict", tmp_path / "e", "--text", "Commission Regulation on olive oil prices") == 0
+    assert "olive oil" in capsys.readouterr().out.split("\n", 1)[1]
