@@ -205,7 +205,7 @@ def test_describe_counts_what_is_there() -> None:
     assert figures["labels"] == 9
     assert figures["labels_without_training_point"] == (frequency == 0).sum() == 1
     assert figures["labels_with_at_most_5_training_points"] == (frequency <= 5).sum()
-    assert figures["label_frequency"]["1"] == frequency.max()
+    assert figures["label_frequency_quantile"]["1"] == frequency.max()
     assert figures["train"]["points_without_label"] == (data.train.Y.toarray().sum(axis=1) == 0).sum()
     assert figures["train"]["labels_per_point"] == pytest.approx(frequency.sum() / 40)
     assert figures["sites"] == {"east": {"train": 20, "test": 10}, "west": {"train": 20, "test": 10}}
@@ -216,4 +216,4 @@ def test_describe_shares_of_the_tail() -> None:
     rare = csr_matrix(np.eye(1000, 2, dtype=np.float32))
     split = Split(csr_matrix((1000, 1), dtype=np.float32), csr_matrix(np.hstack([Y.toarray(), rare.toarray()])))
     figures = describe(Dataset("tail", split, split, Labels.numbered(3)))
-    assert figures["share_of_positives_under"] == {"1.00%": 2 / 1002, "0.10%": 0.0, "0.01%": 0.0}
+    assert figures["share_of_positives_of_labels_under"] == {"1.00%": 2 / 1002, "0.10%": 0.0, "0.01%": 0.0}

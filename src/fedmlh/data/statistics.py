@@ -22,13 +22,13 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "labels": dataset.num_labels,
         "train": describe_split(dataset.train),
         "test": describe_split(dataset.test),
-        "label_frequency": {
+        "label_frequency_quantile": {
             f"{quantile:g}": float(value)
             for quantile, value in zip(QUANTILES, np.quantile(frequency, QUANTILES), strict=True)
         },
         "labels_without_training_point": int((frequency == 0).sum()),
         f"labels_with_at_most_{RARE}_training_points": int((frequency <= RARE).sum()),
-        "share_of_positives_under": {
+        "share_of_positives_of_labels_under": {
             f"{share:.2%}": float(frequency[frequency < share * n].sum() / positives) if positives else 0.0
             for share in TAILS
         },

@@ -1,0 +1,125 @@
+"""Checkpoints: after every round the whole state of a run, sealed, from which it continues to the same bits."""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from fedmlh.errors import UserError
+from fedmlh.federated.client import Memory
+from fedmlh.federated.server import ServerState
+from fedmlh.storage import read_sealed, write_sealed
+
+KEPT_GENERATIONS = 2
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that is needed to go on."""
+
+    server: ServerState
+    best_round: int = 0
+    best_score: float = -1.0
+    best_model: Tensor | None = None
+    memories: dict[int, Memory] = field(default_factory=dict)
+    #: One record a finished round, as in metrics.jsonl.
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Checkpoints:
+    """The generations of checkpoints in one folder; the newest that is whole counts."""
+
+    def __init__(self, folder: Path, run: str, device: torch.device) -> None:
+        self.folder = folder
+        self.device = device
+        self.run = run
+        # What the newest generation holds, by identity, so that unchanged tensors are linked and not written again.
+        self._saved: dict[str, object] = {}
+
+    def save(self, progress: Progress) -> None:
+        """Write a generation in one step and drop the ones that are too old."""
+        previous = self._generations()[-1:]
+        sources: dict[str, tuple[object, dict[str, Tensor]]] = {
+            "model.safetensors": (progress.server.model, {"model": progress.server.model})
+        }
+        if progress.best_model is not None:
+            sources["best.safetensors"] = (progress.best_model, {"model": progress.best_model})
+        for client, memory in progress.memories.items():
+            tensors = {f"kept.{name}": value for name, value in memory.kept.items()}
+            tensors |= {f"staged.{name}": value for name, value in memory.staged.items()}
+            if tensors:
+                sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
+        files: dict[str, bytes | Path] = {}
+        for name, (identity, tensors) in sources.items():
+            if previous and self._saved.get(name) is identity:
+                files[name] = previous[0] / name
+            else:
+                files[name] = save_tensors({key: value.cpu().contiguous() for key, value in tensors.items()})
+        files["state.json"] = json.dumps(self._state(progress)).encode()
+        write_sealed(self.folder / f"round-{progress.server.round:06d}", files)
+        self._saved = {name: identity for name, (identity, _) in sources.items()}
+        for old in self._generations()[:-KEPT_GENERATIONS]:
+            shutil.rmtree(old)
+
+    def load(self) -> tuple[Progress | None, list[str]]:
+        """The newest whole generation (None where there is none yet), and what is wrong with newer ones."""
+        problems: list[str] = []
+        generations = self._generations()
+        for folder in reversed(generations):
+            try:
+                return self._load(folder), problems
+            except UserError as error:
+                problems.append(str(error))
+        if generations:
+            raise UserError(f"no checkpoint of this run can be used: {'; '.join(problems)}")
+        return None, []
+
+    def _load(self, folder: Path) -> Progress:
+        files = read_sealed(folder)
+        try:
+            state = json.loads(files["state.json"])
+            if state["run"] != self.run:
+                raise UserError(f"{folder} belongs to another run: its settings or data differ from this one's")
+            tensors = {name: load_tensors(content) for name, content in files.items() if name != "state.json"}
+            memories = {}
+            for number, staged_in in state["memories"].items():
+                stored = tensors.get(f"client-{int(number):06d}.safetensors", {})
+                kept, staged = (
+                    {key.partition(".")[2]: value for key, value in stored.items() if key.startswith(part)}
+                    for part in ("kept.", "staged.")
+                )
+                memories[int(number)] = Memory(kept, staged, tuple(staged_in))
+            accepted = {int(number): (when[0], when[1]) for number, when in state["accepted"].items()}
+            best = tensors["best.safetensors"]["model"] if "best.safetensors" in tensors else None
+            return Progress(
+                ServerState(state["round"], tensors["model.safetensors"]["model"].to(self.device), accepted),
+                state["best_round"],
+                state["best_score"],
+                best,
+                memories,
+                state["history"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+            raise UserError(f"{folder} is not a checkpoint of fedmlh ({type(error).__name__}: {error})") from None
+
+    def _state(self, progress: Progress) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "round": progress.server.round,
+            "accepted": progress.server.accepted,
+            "best_round": progress.best_round,
+            "best_score": progress.best_score,
+            "memories": {client: memory.staged_in for client, memory in progress.memories.items()},
+            "history": progress.history,
+        }
+
+    def _generations(self) -> list[Path]:
+        names = self.folder.glob("round-*") if self.folder.is_dir() else []
+        return sorted(path for path in names if path.name[len("round-") :].isdigit())

@@ -1,0 +1,80 @@
+"""The run folder: config.toml, metrics.jsonl, summary.json, checkpoint/, model/."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+from fedmlh.storage import FORMAT_VERSION, write_atomically
+
+#: Settings that a resumed run may change without becoming another run.
+FREE_ON_RESUME = {"rounds", "patience", "device", "max_attempts", "test_every_round", "local_baseline"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps what it was told, what it measured and what it learned."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoint generations."""
+        return self.path / "checkpoint"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the selected model."""
+        return self.path / "model"
+
+    def open(self, config: Config, *, resume: bool) -> None:
+        """Claim the folder for a new run, or make sure that it holds the run that is to go on."""
+        known = self.path / "config.toml"
+        if resume and known.is_file():
+            before = Config.load(known)
+            for entry in dataclasses.fields(Config):
+                old, new = getattr(before, entry.name), getattr(config, entry.name)
+                if old != new and entry.name not in FREE_ON_RESUME:
+                    raise UserError(
+                        f"{self.path} holds a run with {entry.name} = {old!r}, this one says {new!r}: "
+                        f"resume with the same settings, or choose another --out"
+                    )
+        elif self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file: choose another --out")
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty: pass --resume to go on with that run, or choose another --out")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(known, f"# format_version {FORMAT_VERSION}\n{config.to_toml()}".encode())
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}") from None
+
+    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+        """One line a finished round."""
+        lines = [json.dumps({"format_version": FORMAT_VERSION, **record}) for record in history]
+        write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in lines).encode())
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The figures of a finished run."""
+        content = {"format_version": FORMAT_VERSION, **summary}
+        write_atomically(self.path / "summary.json", (json.dumps(content, indent=2) + "\n").encode())
+
+    def read_summary(self) -> dict[str, Any]:
+        """The figures of a finished run, or a UserError where it has not finished."""
+        return dict(self._read("summary.json", json.loads))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records of all rounds."""
+        return list(self._read("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()]))
+
+    def _read(self, name: str, parse: Any) -> Any:
+        try:
+            return parse((self.path / name).read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"{self.path} has no {name}: it is not a run folder, or the run has not finished (fedmlh run … --resume)"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self.path / name} is damaged: {error}") from None

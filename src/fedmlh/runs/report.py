@@ -1,0 +1,106 @@
+"""A report of one or more runs: one self-contained HTML file with the table and the curves."""
+
+import html
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedmlh.config import Config
+from fedmlh.runs.comparison import Row, compare, group
+from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.plots import draw_curves
+from fedmlh.storage import write_atomically
+
+_PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; } th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; } svg { max-width: 100%; height: auto; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; }
+@media print { body { margin: 0; max-width: none; } }
+</style></head><body>
+<h1>$title</h1>
+<p class="note">$selection</p>
+<h2>Figures</h2><div class="wide">$table</div>
+<h2>Curves</h2><div class="wide">$curves</div>
+$clients
+<h2>Settings</h2><p class="note">Of the first run; the others differ in algorithm or seed only where their names say so.</p>
+<pre>$settings</pre>
+</body></html>
+""")
+
+
+def write_report(folders: Sequence[RunFolder], target: Path) -> list[Row]:
+    """Write the page for finished runs, with curves.png beside it; returns the rows of its table."""
+    summaries = [folder.read_summary() for folder in folders]
+    groups = group(summaries)
+    rows = compare(groups)
+    paper = [summary for summary in summaries if summary["selection"] == "paper"]
+    part = "test" if paper else "validation"
+    if paper:
+        selection = (
+            "Selection “paper”: the best round was chosen on the test part, as in the paper. "
+            "These figures are optimistic and are for reproduction only."
+        )
+    else:
+        selection = (
+            "The best round was chosen on validation points held out from training; the table is the test part at "
+            "that round, measured once. ± is the standard deviation over seeds."
+        )
+    curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
+    if importlib.util.find_spec("matplotlib"):
+        histories: dict[str, list[Any]] = {
+            name: [folder.read_metrics() for folder, s in zip(folders, summaries, strict=True) if s in members]
+            for name, members in groups.items()
+        }
+        svg = draw_curves(histories, part, "svg").decode()
+        curves = svg[svg.index("<svg") :]
+        write_atomically(target.parent / "curves.png", draw_curves(histories, part, "png"))
+    page = _PAGE.substitute(
+        title=html.escape(f"fedmlh: {', '.join(dict.fromkeys(str(s['name']) for s in summaries))}"),
+        selection=selection,
+        table=_table(("", *groups), [(row.name, *row.cells) for row in rows]),
+        curves=curves,
+        clients=_clients(folders, summaries),
+        settings=html.escape(Config.load(folders[0].path / "config.toml").to_toml()),
+    )
+    write_atomically(target, page.encode())
+    return rows
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _clients(folders: Sequence[RunFolder], summaries: Sequence[dict[str, Any]]) -> str:
+    """What the shared model gives each client, where that was measured."""
+    parts = []
+    for folder, summary in zip(folders, summaries, strict=True):
+        clients = summary.get("clients", [])
+        if not clients:
+            continue
+        ks = list(clients[0]["precision"])
+        alone = "precision_alone" in clients[0]
+        head = ["client", "points", "held out", *(f"P@{k}" for k in ks), *(f"alone P@{k}" for k in ks if alone)]
+        rows = [
+            [
+                str(client["client"]),
+                f"{client['examples']:,}",
+                f"{client['held_out']:,}",
+                *(f"{100 * client['precision'][k]:.1f}" for k in ks),
+                *(f"{100 * client['precision_alone'][k]:.1f}" for k in ks if alone),
+            ]
+            for client in clients
+        ]
+        parts.append(f"<h3>{html.escape(folder.path.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+    if not parts:
+        return ""
+    note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."
+    return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts)
