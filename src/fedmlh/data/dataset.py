@@ -1,6 +1,8 @@
 """The one shape in which data travels inside the product, whatever file it came from."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -82,6 +84,15 @@ class Dataset:
                 f"{self.name}: the training part has {self.train.X.shape[1]:,} features, "
                 f"the test part {self.test.X.shape[1]:,}"
             )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the content, so that a run is not resumed on other data."""
+        digest = hashlib.sha256()
+        for matrix in (self.train.X, self.train.Y, self.test.X, self.test.Y):
+            for array in (matrix.data, matrix.indices, matrix.indptr):
+                digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def num_features(self) -> int:

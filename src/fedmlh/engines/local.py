@@ -62,13 +62,19 @@ def run(
 
     folder = RunFolder(Path(out))
     folder.open(config, resume=resume)
-    progress, problems = Checkpoints(folder.checkpoints, server.run, device).load()
+    checkpoints = Checkpoints(folder.checkpoints, f"{server.run} {dataset.fingerprint}", device)
+    progress, problems = checkpoints.load()
     for problem in problems:
         tell(f"{problem}; going on from the checkpoint before it")
     if progress is not None:
         folder.write_metrics(progress.history)
+
+    def save(progress: Progress) -> None:
+        checkpoints.save(progress)
+        folder.write_metrics(progress.history)
+
     local = LocalClients(clients, workers or _default_workers(device))
-    progress = run_rounds(server, local.exchange, local.memories, judge, watch, folder, progress)
+    progress = run_rounds(server, local.exchange, local.memories, judge, watch, save, progress)
     if progress.best_model is None:
         raise UserError("no round was selected: the selection metric was not a number in any round")
     summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
@@ -155,7 +161,7 @@ def _compare_clients(
             judge = Judge(evaluator, "validation", prepared, "precision")
             alone = LocalClients({number: local.clients[number]}, 1)
             lonely = Server(single, {number: server.max_examples[number]}, server.device)
-            ended = run_rounds(lonely, alone.exchange, alone.memories, judge, lambda record: None)
+            ended = run_rounds(lonely, alone.exchange, alone.memories, judge)
             row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
             row["best_round_alone"] = ended.best_round
         rows.append(row)

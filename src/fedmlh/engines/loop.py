@@ -8,8 +8,7 @@ from typing import Any
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
 from fedmlh.federated.server import Exchange, Server
-from fedmlh.runs.checkpoint import Checkpoints, Progress
-from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.checkpoint import Progress
 
 #: Called with the record of each round as it finishes.
 Watch = Callable[[dict[str, Any]], None]
@@ -31,15 +30,14 @@ def run_rounds(
     exchange: Exchange,
     memories: MutableMapping[int, Memory],
     judge: Judge,
-    watch: Watch,
-    folder: RunFolder | None = None,
+    watch: Watch = lambda record: None,
+    save: Callable[[Progress], None] = lambda progress: None,
     progress: Progress | None = None,
 ) -> Progress:
-    """Rounds until there are enough or none has been better for `patience`; checkpointed where there is a folder."""
+    """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
     config = server.task.config
     progress = progress or Progress(server.begin())
     memories.update(progress.memories)
-    checkpoints = Checkpoints(folder.checkpoints, server.run, server.device) if folder else None
     while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
         started = time.perf_counter()
         state, report = server.run_round(progress.server, exchange)
@@ -69,9 +67,7 @@ def run_rounds(
             dict(memories),
             [*progress.history, record],
         )
-        if folder and checkpoints:
-            checkpoints.save(progress)
-            folder.write_metrics(progress.history)
+        save(progress)
         watch(record)
     return progress
 

@@ -86,7 +86,7 @@ class Checkpoints:
         try:
             state = json.loads(files["state.json"])
             if state["run"] != self.run:
-                raise UserError(f"{folder} belongs to another run: its settings or data differ from this one's")
+                raise UserError(f"{folder} belongs to another run, with other settings or other data")
             tensors = {name: load_tensors(content) for name, content in files.items() if name != "state.json"}
             memories = {}
             for number, staged_in in state["memories"].items():

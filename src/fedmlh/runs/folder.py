@@ -43,7 +43,8 @@ class RunFolder:
                     )
         elif self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose another --out")
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        # What a kill left of the very first write does not make a run.
+        elif self.path.is_dir() and any(entry.suffix != ".writing" for entry in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty: pass --resume to go on with that run, or choose another --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ class RunFolder:
             return parse((self.path / name).read_text("utf-8"))
         except FileNotFoundError:
             raise UserError(
-                f"{self.path} has no {name}: it is not a run folder, or the run has not finished (fedmlh run … --resume)"
+                f"{self.path} has no {name}: it is no run folder, or the run has not finished (fedmlh run … --resume)"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{self.path / name} is damaged: {error}") from None

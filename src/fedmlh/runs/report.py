@@ -28,7 +28,7 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .
 <h2>Figures</h2><div class="wide">$table</div>
 <h2>Curves</h2><div class="wide">$curves</div>
 $clients
-<h2>Settings</h2><p class="note">Of the first run; the others differ in algorithm or seed only where their names say so.</p>
+<h2>Settings</h2><p class="note">Of the first run; the others differ where their names say so.</p>
 <pre>$settings</pre>
 </body></html>
 """)
