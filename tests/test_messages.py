@@ -286,6 +286,12 @@ class Federation:
 
         return exchange
 
+    def filled(self, value, whole=False):
+        """A payload of zeros with the value in its last place, or everywhere."""
+        values = torch.full((self.task.stack.num_parameters,), value if whole else 0.0)
+        values[-1] = value
+        return CODECS["fp32"].encode(values)
+
     def run(self, rounds, state=None):
         state = state or self.server.begin()
         for _ in range(rounds):
@@ -502,7 +508,7 @@ class TestRounds:
         ids=lambda value: value.name if isinstance(value, Reason) else "",
     )
     def test_an_update_that_may_not_count_is_refused_with_its_reason_and_changes_nothing(self, reason, spoil):
-        fed, without = FilledFederation(), Federation()
+        fed, without = Federation(), Federation()
         victim = fed.server.sample(1, 0)[0]
         state, report = fed.server.run_round(
             fed.server.begin(),
@@ -550,11 +556,3 @@ class TestRounds:
         assert (np.abs(counts - 360) < 4 * sigma).all()
         assert any(server.sample(t, 0) != server.sample(t, 1) for t in range(1, 10))
         assert Federation().server.sample(7, 1) == server.sample(7, 1)
-
-
-class FilledFederation(Federation):
-    def filled(self, value, whole=False):
-        """A payload of zeros with the value in its last place, or everywhere."""
-        values = torch.full((self.task.stack.num_parameters,), value if whole else 0.0)
-        values[-1] = value
-        return CODECS["fp32"].encode(values)

@@ -24,7 +24,7 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines import local, loop
+from fedmlh.engines import local
 from fedmlh.engines.local import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
@@ -67,6 +67,8 @@ PHASES = {
 #: Every call that changes the disk, but for the writes themselves, which all end in an fsync.
 DISK = "mkdir link fsync rename replace unlink rmdir".split()
 CRASHED = 77
+#: Helper and child share some bytes: how often each phase began, whether the child is done, its calls of the disk.
+DONE = len(PHASES)
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
 
 
@@ -92,7 +94,7 @@ def snapshot(folder):
 
 
 def generations(folder):
-    return sorted(path.name for path in (folder / "checkpoint").glob("round-*"))
+    return sorted(path.name for path in (folder / "checkpoint").glob("round-??????"))
 
 
 def copy_linked(source, target):
@@ -121,7 +123,7 @@ def serve():
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        marks = mmap.mmap(-1, len(PHASES) + 4)
+        marks = mmap.mmap(-1, DONE + 5)
         pid = os.fork()
         if pid == 0:
             with open(place / "stderr", "wb") as file:
@@ -130,15 +132,17 @@ def serve():
                 os.dup2(file.fileno(), 1)
             try:
                 code = obey(order, place, marks)
-            except SystemExit as stop:
-                code = stop.code
+            except (UserError, OSError) as error:
+                print(error, file=sys.stderr)
+                code = 2
             sys.stdout.flush()
             sys.stderr.flush()
+            marks[DONE] = 1
             if order.get("signal"):
                 time.sleep(1)  # A signal that comes at the very end still finds somebody.
             os._exit(code or 0)
         if order.get("signal"):
-            await_moment(order, marks, pid)
+            await_moment(order, marks)
             os.kill(pid, order["signal"])
         status = os.waitpid(pid, 0)[1]
         answer = {
@@ -150,13 +154,12 @@ def serve():
         print(json.dumps(answer), flush=True)
 
 
-def await_moment(order, marks, pid):
+def await_moment(order, marks):
     """Return when the child has begun a phase so many times, and a little later."""
     phase, times, delay = order["moment"]
     if phase != "start":
         place = list(PHASES).index(phase)
-        limit = time.monotonic() + 20
-        while marks[place] < times and time.monotonic() < limit:
+        while marks[place] < times and not marks[DONE]:
             time.sleep(0.0002)
     time.sleep(delay)
 
@@ -351,8 +354,7 @@ def test_a_run_that_dies_at_any_change_of_the_disk_gives_the_same_bits(helper, u
     wrong = []
     for number in range(disk_calls):
         out = tmp_path / str(number)
-        end = helper.run(config, out, crash=[number, mode], cli=mode == "error" and number % 8 == 0)
-        assert end["code"] != 0 or mode == "error"
+        end = helper.run(config, out, crash=[number, mode])
         again = helper.run(config, out)
         if again["code"] != 0 or outcome(out) != expected:
             wrong.append((number, end["stderr"][-300:], again["stderr"][-300:]))
@@ -453,8 +455,7 @@ def test_a_run_falls_back_a_generation_says_so_and_gives_the_same_bits(helper, u
         assert outcome(out) == unbroken("fp16")
 
 
-@pytest.mark.parametrize("cli", [False, True])
-def test_with_both_generations_damaged_the_run_says_so_and_touches_nothing(helper, stopped, tmp_path, cli):
+def test_with_both_generations_damaged_the_run_says_so_and_touches_nothing(helper, stopped, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(stopped, out)
     for generation in generations(out):

@@ -21,8 +21,9 @@ SHAPES = {
 }
 
 #: Facts: `measure` on the training part of each real set, in the order of SHAPES (test_real_statistics_hold computes
-#: them again), then the factor within which a synthetic set of that shape has to come. The factors are wide where the
-#: real sets differ in what a shape does not say: CiteULike has no stop words, EU titles are written by formula.
+#: them again), then the factor within which a synthetic set of that shape has to come. The factors state
+#: what the generator reaches, with a margin for the seed. They are wide where the real sets differ in what a shape does
+#: not say: CiteULike has no stop words, EU titles are written by formula.
 STATISTICS = {
     "top label": (0.0924, 0.0761, 0.0166, 2),
     "label at 1 %": (0.0246, 0.00328, 0.00154, 1.5),

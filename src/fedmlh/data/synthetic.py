@@ -5,7 +5,7 @@ falls from a few large ones to a long tail. A point has a leading label; its oth
 group. Its words tell of its labels, of their groups and topics, or of nothing.
 
 The constants below were chosen by the statistics of three real sets (tests/test_synthetic.py holds both sides), before
-any model saw what comes out. OFF_TOPIC alone was set afterwards, so that simple classifiers err as on real sets.
+any model saw what comes out. OFF_TOPIC alone was set afterwards, because simple classifiers were right too often.
 """
 
 from collections.abc import Callable
