@@ -32,6 +32,7 @@ from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
+from fedmlh.storage import read_sealed
 
 BASE = Config(
     name="tiny",
@@ -95,6 +96,14 @@ def snapshot(folder):
 
 def generations(folder):
     return sorted(path.name for path in (folder / "checkpoint").glob("round-??????"))
+
+
+def is_whole(folder):
+    """Whether the two newest generations can be read; an older one may be half removed."""
+    try:
+        return all(read_sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:])
+    except UserError:
+        return False
 
 
 def copy_linked(source, target):
@@ -167,6 +176,8 @@ def await_moment(order, marks):
 def obey(order, place, marks):
     """One attempt at a run: through the engine or the command line, with whatever is to go wrong in it."""
     config, out = Config(**order["config"]), Path(order["out"])
+    toml = place / "config.toml"
+    toml.write_text(config.to_toml())
     if marks is not None:
         for number, (owner, name) in enumerate(PHASES.values()):
             setattr(owner, name, marked(getattr(owner, name), marks, number))
@@ -185,8 +196,6 @@ def obey(order, place, marks):
         return 0
     from fedmlh import cli
 
-    toml = place / "config.toml"
-    toml.write_text(config.to_toml())
     sys.argv = ["fedmlh", "run", str(toml), "--out", str(out), "--resume"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115
@@ -336,27 +345,29 @@ def test_the_kills_are_more_than_twenty():
 # Dead or failed at every single change of the disk.
 
 SHORT = 3
+FEW = {"rounds": SHORT, "num_clients": 3, "clients_per_round": 2}
 
 
 @pytest.fixture(scope="module")
 def disk_calls(helper, tmp_path_factory):
-    """How often a short run touches the disk, from its first to its last call."""
+    """How often a short run touches the disk, from its first to its last call, and what it gives."""
     out = tmp_path_factory.mktemp("calls") / "run"
-    return helper.run(VARIANTS["fp16"].replace(rounds=SHORT), out)["calls"]
+    calls = helper.run(VARIANTS["fp16"].replace(**FEW), out)["calls"]
+    return calls, outcome(out)
 
 
 @pytest.mark.parametrize("mode", ["torn", "error"])
-def test_a_run_that_dies_at_any_change_of_the_disk_gives_the_same_bits(helper, unbroken, disk_calls, tmp_path, mode):
+def test_a_run_that_dies_at_any_change_of_the_disk_gives_the_same_bits(helper, disk_calls, tmp_path, mode):
     """torn: dies before the call, and what was being written is cut in half; error: the call fails."""
-    config = VARIANTS["fp16"].replace(rounds=SHORT)
-    expected = unbroken("fp16", SHORT)
-    assert disk_calls > 50
+    config = VARIANTS["fp16"].replace(**FEW)
+    calls, expected = disk_calls
+    assert calls > 50
     wrong = []
-    for number in range(disk_calls):
+    for number in range(calls):
         out = tmp_path / str(number)
         end = helper.run(config, out, crash=[number, mode])
         again = helper.run(config, out)
-        if again["code"] != 0 or outcome(out) != expected:
+        if again["code"] != 0 or outcome(out) != expected or not is_whole(out):
             wrong.append((number, end["stderr"][-300:], again["stderr"][-300:]))
         shutil.rmtree(out)
     assert wrong == []
@@ -453,6 +464,25 @@ def test_a_run_falls_back_a_generation_says_so_and_gives_the_same_bits(helper, u
         assert "round-000005" in end["stderr"]
         assert "going on from the checkpoint before it" in end["stderr"]
         assert outcome(out) == unbroken("fp16")
+        assert is_whole(out)
+
+
+def test_a_run_falls_back_two_generations_where_there_are_three(helper, unbroken, stopped, tmp_path):
+    """A crash between writing a generation and dropping the oldest leaves three; rot in two of them is survived."""
+    early, config = tmp_path / "early", VARIANTS["fp16"]
+    assert helper.run(config, early, signal=signal.SIGKILL, moment=["train", 4, 0.0])["killed"]
+    assert generations(early) == ["round-000002", "round-000003"]
+    for name in sorted(path.name for path in (stopped / "checkpoint" / "round-000005").iterdir()):
+        out = tmp_path / name
+        shutil.copytree(stopped, out)
+        shutil.copytree(early / "checkpoint" / "round-000003", out / "checkpoint" / "round-000003")
+        for generation in ("round-000004", "round-000005"):
+            flip(out / "checkpoint" / generation / name, 500)
+        end = helper.run(config, out)
+        assert end["code"] == 0, (name, end)
+        assert end["stderr"].count("going on from the checkpoint before it") == 2
+        assert outcome(out) == unbroken("fp16")
+        assert is_whole(out), name
 
 
 def test_with_both_generations_damaged_the_run_says_so_and_touches_nothing(helper, stopped, tmp_path):
@@ -461,7 +491,7 @@ def test_with_both_generations_damaged_the_run_says_so_and_touches_nothing(helpe
     for generation in generations(out):
         flip(out / "checkpoint" / generation / "model.safetensors", 800)
     before = snapshot(out)
-    end = helper.run(VARIANTS["fp16"], out, cli=True)
+    end = helper.run(VARIANTS["fp16"].replace(rounds=9), out, cli=True)
     assert end["code"] == 2
     assert end["stderr"].startswith("fedmlh: no checkpoint of this run can be used")
     assert end["stderr"].count("\n") == 1
