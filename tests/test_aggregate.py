@@ -109,6 +109,15 @@ def test_one_client_of_weight_one_returns_its_model():
     assert not torch.equal(moved, model)
 
 
+def test_values_are_rounded_to_the_nearest_unit_not_cut():
+    """With 2^29 - 1 announced a unit is 2^-23: below half of it there is nothing, above there is one."""
+    unit = 2.0**-23
+    values = torch.tensor([0.4, 0.6, 1.4, 1.6, -0.4, -0.6, -1.6]) * unit
+    total = Average(7, 2**29 - 1, CPU)
+    total.add(values, 1)
+    assert (total.apply(torch.zeros(7)) / unit).tolist() == [0, 1, 1, 2, 0, -1, -2]
+
+
 def test_who_did_not_answer_does_not_count():
     """The divisor is the weight that arrived, not the one that was announced."""
     updates = draw_updates(np.random.default_rng(4), 2)

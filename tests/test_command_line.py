@@ -198,3 +198,9 @@ def test_eurlex_titles_become_eurovoc_names(tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert call("predict", tmp_path / "e", "--text", "Commission Regulation on olive oil prices") == 0
     assert "olive oil" in capsys.readouterr().out.split("\n", 1)[1]
+
+
+def test_seed_zero_is_a_seed(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('seed = 7\nname = "c"')
+    assert call("run", tmp_path / "c.toml", "--seed", 0, "--rounds", 1, *TINY, "--out", tmp_path / "r") == 0
+    assert Config.load(tmp_path / "r/config.toml").seed == 0

@@ -178,6 +178,7 @@ class TestRanker:
     def test_with_fewer_labels_than_k_the_rest_is_marked(self):
         stack, model, features, buckets = make_case(p=3)
         labels, values = gather(Ranker(stack, buckets, "bce", "logits"), model, features, 5)
+        assert labels.shape == values.shape == (30, 5)
         assert (np.sort(labels[:, :3], axis=1) == [0, 1, 2]).all()
         assert (labels[:, 3:] == -1).all()
         assert np.isneginf(values[:, 3:]).all()

@@ -186,6 +186,10 @@ class TestLabelMaps:
         other = make_label_map(family, ["cafe", "Café", "caf é"], seeds, 1000)
         assert (other.buckets != table.buckets).any(axis=0).all()
 
+    def test_the_canonical_form_keeps_what_only_looks_alike(self):
+        for name in ("①", "ﬁn", "x²", "Straße", "a  b"):
+            assert canonical(name) == name
+
     @settings(deadline=None)
     @given(st.text(max_size=30))
     def test_the_canonical_form_is_nfc_stripped_and_final(self, name):

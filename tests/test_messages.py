@@ -501,14 +501,14 @@ class TestRounds:
             (Reason.NON_FINITE, lambda fed, reply: changed(reply, payload=fed.filled(math.nan))),
             (Reason.NON_FINITE, lambda fed, reply: changed(reply, payload=fed.filled(-math.inf))),
             (Reason.RANGE, lambda fed, reply: changed(reply, payload=fed.filled(2000.0))),
-            (Reason.RANGE, lambda fed, reply: changed(reply, payload=fed.filled(11.0, whole=True))),
+            (Reason.RANGE, lambda fed, reply: changed(reply, payload=fed.filled(1001.0, whole=True))),
             (Reason.CORRUPT, lambda fed, reply: reply[:-1] + bytes([reply[-1] ^ 1])),
             (Reason.FAILED, lambda fed, reply: Rejected(Reason.FAILED, "out of memory")),
         ],
         ids=lambda value: value.name if isinstance(value, Reason) else "",
     )
     def test_an_update_that_may_not_count_is_refused_with_its_reason_and_changes_nothing(self, reason, spoil):
-        fed, without = Federation(), Federation()
+        fed, without = (Federation(max_update_rms=1000.0) for _ in range(2))
         victim = fed.server.sample(1, 0)[0]
         state, report = fed.server.run_round(
             fed.server.begin(),
@@ -539,6 +539,19 @@ class TestRounds:
                 state, lambda sampled, send: reversed(list(many.local.exchange(sampled, send)))
             )
         assert torch.equal(one.run(4).model, state.model)
+
+    def test_every_round_and_attempt_shuffles_anew(self):
+        """Else the retry of a round would repeat what failed, and all rounds would go through the points alike."""
+        fed = Federation()
+        model = fed.server.begin().model
+        replies = set()
+        for t, attempt in ((1, 0), (1, 1), (2, 0)):
+            broadcast = fed.server.broadcast(ServerState(t, model), attempt, 0)
+            reply, _ = fed.clients[0].answer(broadcast, Memory())
+            again, _ = fed.clients[0].answer(broadcast, Memory())
+            assert reply == again
+            replies.add(bytes(unpack(UpdateHeader, reply, 1 << 20)[1]))
+        assert len(replies) == 3
 
     def test_a_client_answers_only_broadcasts_that_are_its_own(self):
         fed, other = Federation(), Federation(learning_rate=0.25)

@@ -56,7 +56,8 @@ def run(
     test_every_round: TestOption = False,
 ) -> None:
     """Train one model federatedly and measure it."""
-    chosen = _configure(config, data, rounds, seed, device, settings, test_every_round, algorithm)
+    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
+    chosen = _configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
     _run(chosen, _open(chosen), out, resume)
     _print_report([out], out / "report.html")
@@ -76,7 +77,8 @@ def compare(
     test_every_round: TestOption = False,
 ) -> None:
     """Train FedMLH and FedAvg on the same partition, sampling and seeds, and set them side by side."""
-    chosen = _configure(config, data, rounds, seed, device, settings, test_every_round)
+    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
+    chosen = _configure(config, settings, data=data, **flags)
     out = out or Path("runs") / f"{chosen.name}-compare"
     if out.exists() and not resume and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
@@ -160,7 +162,7 @@ def predict(
 @app.command("config")
 def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
     """Print a complete config with an explanation of every field, ready to be saved and changed."""
-    print(_configure(config, None, None, None, None, settings, False).to_toml(), end="")
+    print(_configure(config, settings).to_toml(), end="")
 
 
 @app.command()
@@ -244,23 +246,12 @@ def _fail(sentence: str, code: int) -> None:
     sys.exit(code)
 
 
-def _configure(
-    config: str,
-    data: Path | None,
-    rounds: int | None,
-    seed: int | None,
-    device: str | None,
-    settings: list[str] | None,
-    test_every_round: bool,
-    algorithm: str | None = None,
-) -> Config:
+def _configure(config: str, settings: list[str] | None, *, data: Path | None = None, **flags: Any) -> Config:
+    """The config that was named, with --set and then the flags on top; a flag that was not given is None or False."""
     changes = dict(parse_setting(setting) for setting in settings or [])
-    flags: dict[str, Any] = {"rounds": rounds, "seed": seed, "device": device, "algorithm": algorithm}
-    changes |= {name: value for name, value in flags.items() if value is not None}
+    changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
     if data is not None:
         changes["data"] = str(data.resolve())
-    if test_every_round:
-        changes["test_every_round"] = True
     return Config.load(config).replace(**changes)
 
 
