@@ -192,7 +192,8 @@ def test_sockets_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(not EURLEX.is_dir(), reason="the EurLex titles are not beside this checkout")
 def test_eurlex_titles_become_eurovoc_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = "feature_dim=2000 loss=softmax learning_rate=0.005 partition=iid num_clients=2 clients_per_round=2"
-    settings = [part for setting in ("data_format=text", "local_epochs=2", *quick.split()) for part in ("--set", setting)]
+    names = ("data_format=text", "local_epochs=2", *quick.split())
+    settings = [part for name in names for part in ("--set", name)]
     flags = ["--data", EURLEX, *settings, "--rounds", 2, "--out", tmp_path / "e"]
     assert call("run", "eurlex-4k", *flags) == 0
     capsys.readouterr()

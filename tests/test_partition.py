@@ -219,13 +219,12 @@ class TestFolder:
             np.testing.assert_array_equal(rows, np.flatnonzero(split.sites == site))
 
     def test_sites_must_be_there_and_be_as_many_as_clients(self):
-        bare = dataclasses.replace(make_split(), sites=None)
-        with pytest.raises(UserError, match="not split into site folders"):
-            assign("folder", bare)
-        with pytest.raises(UserError, match="has 6 sites"):
-            assign("folder", make_split(), 4)
+        config = Config(num_clients=4, num_buckets=10, partition="folder")
+        with pytest.raises(UserError, match="site folders"):
+            divide(dataclasses.replace(make_split(), sites=None), config)
+        with pytest.raises(UserError, match="has 6 sites: set num_clients=6"):
+            divide(make_split(), config)
 
-    @pytest.mark.xfail(strict=True, raises=UserError, reason="sites are counted on what validation left over")
     def test_a_site_all_of_whose_points_are_held_out_just_has_no_shard(self):
         """Its one point is in the validation part; the other sites train on."""
         split = make_split(sites=K - 1)
@@ -330,9 +329,7 @@ class TestDivision:
 
     @pytest.mark.parametrize("partition", PARTITIONS)
     @pytest.mark.parametrize("selection", ["validation", "paper"])
-    def test_no_points_is_the_users_error(self, partition, selection, request):
-        if (partition, selection) == ("folder", "paper"):
-            request.applymarker(pytest.mark.xfail(strict=True, raises=ValueError, reason="sites.max() of no points"))
+    def test_no_points_is_the_users_error(self, partition, selection):
         with pytest.raises(UserError):
             divide(make_split().take(np.arange(0)), self.config(partition=partition, selection=selection))
 

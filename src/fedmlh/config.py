@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import math
 import tomllib
 import types
 from collections.abc import Mapping
@@ -236,13 +235,16 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     return tuple(_number(entry, part, whole=True) for part in value)
 
 
+_LARGEST = 2**53
+
+
 def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise UserError(f"{entry.name} is {value!r}: it must be a {'whole ' if whole else ''}number")
-    if not math.isfinite(value):
-        raise UserError(f"{entry.name} is {value}: it must be finite")
     low, high = entry.metadata["at_least"], entry.metadata["at_most"]
-    if (low is not None and value < low) or (high is not None and value > high):
+    # Compared before it is converted or shown: a whole number may be too large for a float.
+    if not (-_LARGEST if low is None else low) <= value <= (_LARGEST if high is None else high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise UserError(f"{entry.name} is {value}: it must be {bounds}")
+        shown = str(value) if abs(value) < _LARGEST else "far too large"
+        raise UserError(f"{entry.name} is {shown}: it must be {bounds}")
     return value if whole else float(value)

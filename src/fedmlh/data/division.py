@@ -30,6 +30,8 @@ def divide(train: Split, config: Config) -> Division:
             f"validation_fraction {config.validation_fraction} of {len(train):,} training points leaves nothing on one "
             f"side: change it, or use selection 'paper'"
         )
+    if config.partition == "folder":
+        _check_sites(train.sites, config.num_clients)
     validation, fit = train.take(np.sort(order[:cut])), train.take(np.sort(order[cut:]))
     rng = generator(config.seed, "partition")
     assign = fit_partition(
@@ -48,3 +50,14 @@ def divide(train: Split, config: Config) -> Division:
         )
     held_out = {client: validation.take(rows) for client, rows in enumerate(assign(validation, rng)) if len(rows)}
     return Division(validation, shards, held_out)
+
+
+def _check_sites(sites: np.ndarray | None, num_clients: int) -> None:
+    if sites is None:
+        raise UserError("partition 'folder' needs data that comes in site folders, one a client")
+    count = int(sites.max(initial=-1)) + 1
+    if count != num_clients:
+        raise UserError(
+            f"partition 'folder' gives each client a site folder, but num_clients is {num_clients} and the data has "
+            f"{count} sites: set num_clients={count}"
+        )

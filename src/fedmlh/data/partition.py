@@ -41,11 +41,6 @@ def fit_partition(
         return lambda split, rng: _deal(rng.permutation(len(split)), num_clients)
     if name == "dirichlet":
         return _dirichlet(counts, dirichlet_alpha, num_clients, rng)
-    if train.sites is None or train.sites.max() + 1 != num_clients:
-        have = "is not split into site folders" if train.sites is None else f"has {train.sites.max() + 1} sites"
-        raise UserError(
-            f"partition 'folder' gives each of num_clients = {num_clients} clients a folder; the data {have}"
-        )
     return lambda split, rng: [np.flatnonzero(split.sites == client) for client in range(num_clients)]
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.codecs import CODECS
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
+from fedmlh.federated.messages import UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.validate import check_broadcast
 from fedmlh.model.training import Shard, train
 from fedmlh.randomness import generator
 
@@ -43,17 +44,7 @@ class Client:
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
         task, config = self.task, self.task.config
-        size = task.stack.num_parameters
-        header, payload = unpack(BroadcastHeader, broadcast, CODECS[config.broadcast_codec].size(size))
-        if header.config != task.fingerprint:
-            raise Rejected(Reason.CONFIG, f"the server trains under {header.config}, this client {task.fingerprint}")
-        if header.client != self.number:
-            raise Rejected(Reason.CLIENT, f"the broadcast is for client {header.client}, not {self.number}")
-        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
-        if header.codec == "initial":
-            model = task.stack.initial(header.seed)
-        else:
-            model = CODECS[config.broadcast_codec].decode(payload, size)
+        header, seeds, model = check_broadcast(broadcast, self.number, task)
         model = model.to(self.device)
         trained, loss = train(
             task.stack,

@@ -137,7 +137,7 @@ def _fits(value: Any, expected: Any) -> bool:
     if expected is str:
         return isinstance(value, str) and len(value) <= 64
     if expected is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, float) and math.isfinite(value)
     if expected is int:
         return type(value) is int and 0 <= value < 2**63
     return isinstance(value, list) and all(_fits(part, int) for part in value)

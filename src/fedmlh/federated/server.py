@@ -116,10 +116,11 @@ class Server:
         max_weight = len(clients) if uniform else sum(expected.max_examples.values())
         average = Average(len(state.model), max_weight, self.device)
         taken: dict[int, float] = {}
+        sent: list[int] = []  # appended to by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
             message = self.broadcast(state, attempt, client)
-            report.bytes_down += len(message)
+            sent.append(len(message))
             return message
 
         for client, reply in exchange(clients, send):
@@ -140,6 +141,7 @@ class Server:
                 continue
             average.add(values.to(self.device), 1 if uniform else header.examples)
             taken[client] = header.loss
+        report.bytes_down += sum(sent)
         if len(taken) < config.quorum:
             return None
         report.accepted = sorted(taken)

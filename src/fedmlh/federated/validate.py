@@ -1,4 +1,5 @@
-"""The door: an update counts only if it is what the server asked for, whole, finite and of plausible size."""
+"""The doors: an update counts only if it is what the server asked for, whole, finite and of plausible size; a client
+trains only on a broadcast that fits its own task."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,11 @@ from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import CODECS
-from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, unpack
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, unpack
+from fedmlh.federated.task import Seeds, Task
+
+#: No loss over buckets comes near it; it keeps the mean over clients finite.
+MAX_LOSS = 1e9
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,9 @@ def check_update(
     codec = CODECS[expected.codec]
     header, payload = unpack(UpdateHeader, message, codec.size(expected.num_parameters))
     if header.run != expected.run:
-        raise Rejected(Reason.RUN, f"made for run {header.run}")
+        raise Rejected(Reason.RUN, f"made for run {header.run!a}")
     if header.config != expected.config:
-        raise Rejected(Reason.CONFIG, f"made under {header.config}")
+        raise Rejected(Reason.CONFIG, f"made under {header.config!a}")
     if (header.round, header.attempt) != (expected.round, expected.attempt):
         raise Rejected(Reason.ROUND, f"made for round {header.round}, attempt {header.attempt}")
     if header.client != sender or header.client not in expected.max_examples:
@@ -43,9 +48,11 @@ def check_update(
     if header.client in taken:
         raise Rejected(Reason.DUPLICATE, f"client {header.client} has already answered")
     if header.codec != expected.codec:
-        raise Rejected(Reason.CODEC, f"encoded as {header.codec}, {expected.codec} was agreed")
+        raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {expected.codec} was agreed")
     if not 1 <= header.examples <= expected.max_examples[header.client]:
         raise Rejected(Reason.EXAMPLES, f"{header.examples:,} examples claimed")
+    if not 0 <= header.loss <= MAX_LOSS:
+        raise Rejected(Reason.RANGE, f"a loss of {header.loss:.3g}")
     try:
         values = codec.decode(payload, expected.num_parameters)
     except ValueError as error:
@@ -59,3 +66,35 @@ def check_update(
     if rms > expected.max_rms:
         raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
     return header, values
+
+
+def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, Tensor]:
+    """Header, hash seeds and decoded model of a broadcast that this client may train on, or Rejected."""
+    name, size = task.config.broadcast_codec, task.stack.num_parameters
+    header, payload = unpack(BroadcastHeader, message, CODECS[name].size(size))
+    if header.config != task.fingerprint:
+        raise Rejected(
+            Reason.CONFIG, f"the server trains under {header.config!a}, this client under {task.fingerprint}"
+        )
+    if header.client != client:
+        raise Rejected(Reason.CLIENT, f"the broadcast is for client {header.client}, not {client}")
+    if header.round < 1:
+        raise Rejected(Reason.ROUND, f"there is no round {header.round}")
+    seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+    counts = (len(seeds.labels), len(seeds.features))
+    if (
+        counts != (task.stack.num_tables, task.config.num_feature_maps)
+        or max((*seeds.labels, *seeds.features)) >= 2**32
+    ):
+        raise Rejected(Reason.RANGE, f"{counts[0]} label and {counts[1]} feature seeds do not fit the task")
+    if header.codec == "initial" and not payload:
+        return header, seeds, task.stack.initial(header.seed)
+    if header.codec != name:
+        raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {name} was agreed")
+    try:
+        model = CODECS[name].decode(payload, size)
+    except ValueError as error:
+        raise Rejected(Reason.SIZE, str(error)) from None
+    if not bool(torch.isfinite(model).all()):
+        raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
+    return header, seeds, model

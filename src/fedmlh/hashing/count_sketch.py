@@ -6,6 +6,7 @@ import numpy as np
 
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
+from fedmlh.randomness import generator
 
 
 class CountSketch:
@@ -13,7 +14,7 @@ class CountSketch:
 
     def __init__(self, num_values: int, num_tables: int, num_buckets: int, seed: int = 0) -> None:
         keys = np.arange(num_values)
-        seeds = [seed * num_tables + table for table in range(num_tables)]
+        seeds = [int(draw) for draw in generator(seed, "count sketch").integers(0, 2**31, num_tables)]
         self.buckets = np.stack([murmur3(keys, s, num_buckets) for s in seeds])  # [R, p]
         self.signs = np.stack([1 - 2 * murmur3(keys, s ^ SIGN_SEED, 2) for s in seeds])  # [R, p]
         self.cells = np.zeros((num_tables, num_buckets))  # [R, B]

@@ -43,7 +43,8 @@ class FeatureMap:
 
 
 def _unit_rows(X: csr_matrix) -> csr_matrix:
-    norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel())
+    # In double precision: squares of small and large values leave the range of float32.
+    norms = np.sqrt(np.asarray(X.astype(np.float64).power(2).sum(axis=1)).ravel())
     scaled = csr_matrix(diags_array(1 / np.where(norms > 0, norms, 1)) @ X, dtype=np.float32)
     scaled.sort_indices()
     return scaled
