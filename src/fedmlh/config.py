@@ -242,9 +242,9 @@ def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int 
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise UserError(f"{entry.name} is {value!r}: it must be a {'whole ' if whole else ''}number")
     low, high = entry.metadata["at_least"], entry.metadata["at_most"]
+    low, high = -_LARGEST if low is None else low, _LARGEST if high is None else high
     # Compared before it is converted or shown: a whole number may be too large for a float.
-    if not (-_LARGEST if low is None else low) <= value <= (_LARGEST if high is None else high):
-        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        shown = str(value) if abs(value) < _LARGEST else "far too large"
-        raise UserError(f"{entry.name} is {shown}: it must be {bounds}")
+    if not low <= value <= high:
+        shown = str(value) if abs(value) < 2**63 else "far too large"
+        raise UserError(f"{entry.name} is {shown}: it must be from {low} to {high}")
     return value if whole else float(value)
