@@ -245,6 +245,6 @@ def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int 
     low, high = -_LARGEST if low is None else low, _LARGEST if high is None else high
     # Compared before it is converted or shown: a whole number may be too large for a float.
     if not low <= value <= high:
-        shown = str(value) if abs(value) < 2**63 else "far too large"
+        shown = "far too large" if isinstance(value, int) and abs(value) >= 2**63 else str(value)
         raise UserError(f"{entry.name} is {shown}: it must be from {low} to {high}")
     return value if whole else float(value)
