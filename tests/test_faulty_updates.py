@@ -1,5 +1,6 @@
 """Updates that must not count: each is refused with a reason, and the model moves as if it had never come."""
 
+import dataclasses
 import hashlib
 import json
 import struct
@@ -211,6 +212,7 @@ def change_fields(scene, rng) -> Iterator[Bad]:
         ("client", Reason.CLIENT): [other, absent, 10, 10**6, 2**62],
         ("codec", Reason.CODEC): [others.update_codec, "initial", "", "zip", "FP32"],
         ("examples", Reason.EXAMPLES): [0, most + 1, most * 2, 10**6, 10**12, 2**62],
+        ("loss", Reason.RANGE): [-0.5, -1e-300, 1e30, 1.7e308, -1.7e308],
         ("kind", Reason.MALFORMED): ["broadcast", "", "Update", None, 1, [], {}, ["update"]],
         ("loss", Reason.MALFORMED): [*not_a_count[6:8], -float("inf"), 10**400, -(10**400), "0.5", *not_a_count[10:]],
     }
@@ -421,6 +423,25 @@ def test_beside_honest_updates_a_mutation_changes_no_bit(scene, family):
         assert report.refused[0]["reason"] in bad.reasons | {Reason.DUPLICATE}
         assert json.loads(json.dumps(report.refused)) == report.refused
         assert report.bytes_up == sum(len(reply) for _, reply in replies)
+
+
+def test_no_parameter_may_jump_beyond_the_limit(scene):
+    """Whatever norm is allowed: the fixed-point sum has room for no more."""
+    sender = scene.sampled[1]
+    header, payload = split(scene.now[sender])
+    dtype = np.dtype("<f4" if scene.expected.codec == "fp32" else "<f2")
+    lenient = dataclasses.replace(scene.expected, max_rms=1e9)
+    for value in (LIMIT, np.nextafter(dtype.type(LIMIT), dtype.type(np.inf))):
+        for sign_of in (1, -1):
+            values = np.frombuffer(payload, dtype).copy()
+            values[-1] = sign_of * value
+            message = sign(canonical(header), values.tobytes())
+            if value == LIMIT:
+                assert check_update(message, sender, lenient, ())[1][-1] == sign_of * value
+                continue
+            with pytest.raises(Rejected) as refusal:
+                check_update(message, sender, lenient, ())
+            assert refusal.value.reason == Reason.RANGE
 
 
 def test_all_mutations_at_once_change_no_bit(scene):

@@ -28,6 +28,11 @@ app.add_typer(data_app, name="data")
 console = Console()
 errors = Console(stderr=True)
 
+
+class Interrupted(Exception):
+    """Ctrl-C during a run, which can be resumed."""
+
+
 ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
 ]
@@ -59,8 +64,9 @@ def run(
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = _configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
-    _run(chosen, _open(chosen), out, resume)
-    _print_report([out], out / "report.html")
+    with _resumable():
+        _run(chosen, _open(chosen), out, resume)
+        _print_report([out], out / "report.html")
 
 
 @app.command()
@@ -82,13 +88,14 @@ def compare(
     out = out or Path("runs") / f"{chosen.name}-compare"
     if out.exists() and not resume and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
-    dataset = _open(chosen)
     folders = []
-    for number in range(chosen.seed, chosen.seed + seeds):
-        for algorithm in ("fedmlh", "fedavg"):
-            folders.append(out / f"{algorithm}-seed{number}")
-            _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
-    _print_report(folders, out / "report.html")
+    with _resumable():
+        dataset = _open(chosen)
+        for number in range(chosen.seed, chosen.seed + seeds):
+            for algorithm in ("fedmlh", "fedavg"):
+                folders.append(out / f"{algorithm}-seed{number}")
+                _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
+        _print_report(folders, out / "report.html")
 
 
 @app.command("eval")
@@ -237,7 +244,7 @@ def main() -> None:
         _fail(f"not enough memory ({error}): use a smaller model or data set", 2)
     except OSError as error:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
-    except KeyboardInterrupt:
+    except Interrupted:
         _fail("stopped; the last finished round is kept: the same command with --resume goes on from it", 130)
 
 
@@ -266,14 +273,20 @@ def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
     from fedmlh.engines.local import run as run_locally
 
     with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
-        run_locally(
-            config,
-            dataset,
-            out,
-            resume=resume,
-            watch=watch,
-            tell=lambda line: errors.print(line, style="dim", markup=False, highlight=False),
-        )
+        run_locally(config, dataset, out, resume=resume, watch=watch, tell=_tell)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Ctrl-C in here is told to the user; typer would turn it into a silent exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
+
+def _tell(line: str) -> None:
+    errors.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -166,7 +166,7 @@ class Config:
         """A config from the text of a TOML file; fields it does not name keep their defaults."""
         try:
             values = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
             raise UserError(f"{source} is not valid TOML: {error}") from None
         return cls.from_mapping(values, source)
 
@@ -174,9 +174,9 @@ class Config:
         """Every field with its explanation; loading the text gives an equal config."""
         lines = []
         for entry in dataclasses.fields(self):
-            # JSON's strings, numbers, booleans and arrays are all valid TOML.
-            lines.append(f"# {entry.metadata['help']}")
-            lines.append(f"{entry.name} = {json.dumps(getattr(self, entry.name))}")
+            # JSON's numbers, booleans, arrays and, but for one control character, strings are valid TOML.
+            value = json.dumps(getattr(self, entry.name), ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines += [f"# {entry.metadata['help']}", f"{entry.name} = {value}"]
         return "\n".join(lines) + "\n"
 
 
@@ -193,8 +193,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: say field=value, e.g. --set num_tables=8")
     raw = raw.strip()
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError, RecursionError):
+        (value,) = tomllib.loads(f"value = {raw}").values()
+    except (ValueError, RecursionError):
         value = raw
     if isinstance(value, str) and "," in value:
         with contextlib.suppress(ValueError):
@@ -221,8 +221,8 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
             raise UserError(f"{name} is {value!r}: say true or false")
         return value
     if hint is str:
-        if not isinstance(value, str):
-            raise UserError(f"{name} is {value!r}: it must be text")
+        if not isinstance(value, str) or not _is_writable(value):
+            raise UserError(f"{name} is {value!a}: it must be text")
         return value
     if get_origin(hint) is types.UnionType and isinstance(value, str):
         return value
@@ -236,6 +236,11 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
 
 
 _LARGEST = 2**53
+
+
+def _is_writable(text: str) -> bool:
+    """Half a character (from a file name that is not UTF-8) could not be written to config.toml."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int | float:

@@ -17,8 +17,12 @@ _SEAL = "manifest.json"
 def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in place in one step: a reader sees the old content or the new, never a part."""
     draft = path.with_name(path.name + ".writing")
-    _write(draft, content)
-    os.replace(draft, path)
+    try:
+        _write(draft, content)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
@@ -57,7 +61,7 @@ def read_sealed(folder: Path) -> dict[str, bytes]:
         seal = (folder / _SEAL).read_bytes()
         manifest = json.loads(seal)
         version, digests = manifest["version"], manifest["files"]
-        genuine = _manifest(digests, version) == seal
+        genuine = isinstance(digests, dict) and _manifest(digests, version) == seal
     except FileNotFoundError:
         raise UserError(f"{folder} is not there or has no {_SEAL}") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -68,8 +72,8 @@ def read_sealed(folder: Path) -> dict[str, bytes]:
         raise UserError(f"{folder} has format version {version}; this version of fedmlh reads {FORMAT_VERSION}")
     files = {}
     for name, digest in digests.items():
-        if Path(name).name != name:
-            raise UserError(f"{folder / _SEAL} names a file outside its folder")
+        if Path(name).name != name or not name.isascii() or not name.isprintable():
+            raise UserError(f"{folder / _SEAL} names a file that fedmlh never writes: {name!a}")
         try:
             files[name] = (folder / name).read_bytes()
         except OSError as error:

@@ -61,9 +61,10 @@ def run(
         judge = Judge(evaluator, "validation", evaluator.prepare(division.validation), "precision", watched)
 
     folder = RunFolder(Path(out))
-    folder.open(config, resume=resume)
-    checkpoints = Checkpoints(folder.checkpoints, f"{server.run} {dataset.fingerprint}", device)
+    folder.check(config, resume=resume)
+    checkpoints = Checkpoints(folder.checkpoints, f"{server.run} {dataset.fingerprint}", task.stack, device)
     progress, problems = checkpoints.load()
+    folder.open(config)
     for problem in problems:
         tell(f"{problem}; going on from the checkpoint before it")
     if progress is not None:
@@ -75,8 +76,6 @@ def run(
 
     local = LocalClients(clients, workers or _default_workers(device))
     progress = run_rounds(server, local.exchange, local.memories, judge, watch, save, progress)
-    if progress.best_model is None:
-        raise UserError("no round was selected: the selection metric was not a number in any round")
     summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
     if config.selection == "validation":
         summary["clients"] = _compare_clients(server, local, division, evaluator, progress, tell)
@@ -142,7 +141,6 @@ def _compare_clients(
 
     Alone: the same initial model, as many rounds at most, the best round on those same points.
     """
-    assert progress.best_model is not None
     config = server.task.config
     rows = []
     for number, points in division.held_out.items():

@@ -36,7 +36,9 @@ def run_rounds(
 ) -> Progress:
     """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
     config = server.task.config
-    progress = progress or Progress(server.begin())
+    if progress is None:
+        state = server.begin()
+        progress = Progress(state, state.model)
     memories.update(progress.memories)
     while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
         started = time.perf_counter()
@@ -61,9 +63,9 @@ def run_rounds(
         better = score > progress.best_score
         progress = Progress(
             state,
+            state.model if better else progress.best_model,
             report.round if better else progress.best_round,
             score if better else progress.best_score,
-            state.model if better else progress.best_model,
             dict(memories),
             [*progress.history, record],
         )

@@ -82,6 +82,11 @@ class Task:
         )
         return Seeds(self.config.seed, labels, features)
 
+    def accepts(self, seeds: Seeds) -> bool:
+        """Whether seeds from outside name as many hash functions as the task has."""
+        counts = (len(seeds.labels), len(seeds.features)) == (self.stack.num_tables, self.config.num_feature_maps)
+        return counts and all(type(seed) is int and 0 <= seed < 2**32 for seed in (*seeds.labels, *seeds.features))
+
     def label_map(self, seeds: Seeds, keys: Sequence[str]) -> LabelMap:
         """The tables that the seeds name, over the catalogue's keys or numbers."""
         return make_label_map(

@@ -81,12 +81,8 @@ def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastH
     if header.round < 1:
         raise Rejected(Reason.ROUND, f"there is no round {header.round}")
     seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
-    counts = (len(seeds.labels), len(seeds.features))
-    if (
-        counts != (task.stack.num_tables, task.config.num_feature_maps)
-        or max((*seeds.labels, *seeds.features)) >= 2**32
-    ):
-        raise Rejected(Reason.RANGE, f"{counts[0]} label and {counts[1]} feature seeds do not fit the task")
+    if not task.accepts(seeds):
+        raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
     if header.codec == "initial" and not payload:
         return header, seeds, task.stack.initial(header.seed)
     if header.codec != name:
@@ -95,6 +91,6 @@ def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastH
         model = CODECS[name].decode(payload, size)
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not bool(torch.isfinite(model).all()):
+    if not task.stack.fits(model):
         raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
     return header, seeds, model

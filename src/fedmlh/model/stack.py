@@ -44,6 +44,10 @@ class Stack:
                 parts.append((rng.random(math.prod(shape), np.float32) * 2 - 1) * np.float32(bound))
         return torch.from_numpy(np.concatenate(parts))
 
+    def fits(self, flat: Tensor) -> bool:
+        """Whether a vector from outside is a model of this shape: float32, of the right length, finite."""
+        return flat.shape == (self.num_parameters,) and flat.dtype == torch.float32 and bool(torch.isfinite(flat).all())
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """Weight [R, in, out] and bias [R, out] of each layer, as views that share the flat vector's memory."""
         sizes = [math.prod(shape) for shape in self.shapes]

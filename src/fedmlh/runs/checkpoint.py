@@ -15,6 +15,7 @@ from torch import Tensor
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
 from fedmlh.federated.server import ServerState
+from fedmlh.model.stack import Stack
 from fedmlh.storage import read_sealed, write_sealed
 
 KEPT_GENERATIONS = 2
@@ -25,9 +26,9 @@ class Progress:
     """Where a run stands: all that is needed to go on."""
 
     server: ServerState
+    best_model: Tensor  # [P]; before the first round the initial model
     best_round: int = 0
     best_score: float = -1.0
-    best_model: Tensor | None = None
     memories: dict[int, Memory] = field(default_factory=dict)
     #: One record a finished round, as in metrics.jsonl.
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -36,21 +37,21 @@ class Progress:
 class Checkpoints:
     """The generations of checkpoints in one folder; the newest that is whole counts."""
 
-    def __init__(self, folder: Path, run: str, device: torch.device) -> None:
+    def __init__(self, folder: Path, run: str, stack: Stack, device: torch.device) -> None:
         self.folder = folder
-        self.device = device
         self.run = run
-        # What the newest generation holds, by identity, so that unchanged tensors are linked and not written again.
+        self.stack = stack
+        self.device = device
+        # What this object wrote last, by identity, so that unchanged tensors are linked and not written again.
+        self._newest: Path | None = None
         self._saved: dict[str, object] = {}
 
     def save(self, progress: Progress) -> None:
         """Write a generation in one step and drop the ones that are too old."""
-        previous = self._generations()[-1:]
         sources: dict[str, tuple[object, dict[str, Tensor]]] = {
-            "model.safetensors": (progress.server.model, {"model": progress.server.model})
+            "model.safetensors": (progress.server.model, {"model": progress.server.model}),
+            "best.safetensors": (progress.best_model, {"model": progress.best_model}),
         }
-        if progress.best_model is not None:
-            sources["best.safetensors"] = (progress.best_model, {"model": progress.best_model})
         for client, memory in progress.memories.items():
             tensors = {f"kept.{name}": value for name, value in memory.kept.items()}
             tensors |= {f"staged.{name}": value for name, value in memory.staged.items()}
@@ -58,12 +59,14 @@ class Checkpoints:
                 sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
         files: dict[str, bytes | Path] = {}
         for name, (identity, tensors) in sources.items():
-            if previous and self._saved.get(name) is identity:
-                files[name] = previous[0] / name
+            if self._newest is not None and self._saved.get(name) is identity:
+                files[name] = self._newest / name
             else:
                 files[name] = save_tensors({key: value.cpu().contiguous() for key, value in tensors.items()})
         files["state.json"] = json.dumps(self._state(progress)).encode()
-        write_sealed(self.folder / f"round-{progress.server.round:06d}", files)
+        newest = self.folder / f"round-{progress.server.round:06d}"
+        write_sealed(newest, files)
+        self._newest = newest
         self._saved = {name: identity for name, (identity, _) in sources.items()}
         for old in self._generations()[:-KEPT_GENERATIONS]:
             shutil.rmtree(old)
@@ -96,17 +99,18 @@ class Checkpoints:
                     for part in ("kept.", "staged.")
                 )
                 memories[int(number)] = Memory(kept, staged, tuple(staged_in))
-            accepted = {int(number): (when[0], when[1]) for number, when in state["accepted"].items()}
-            best = tensors["best.safetensors"]["model"] if "best.safetensors" in tensors else None
+            models = {name: tensors[f"{name}.safetensors"]["model"] for name in ("model", "best")}
+            self._check_state(state, models, folder)
+            accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
             return Progress(
-                ServerState(state["round"], tensors["model.safetensors"]["model"].to(self.device), accepted),
+                ServerState(state["round"], models["model"].to(self.device), accepted),
+                models["best"].to(self.device),
                 state["best_round"],
                 state["best_score"],
-                best,
                 memories,
                 state["history"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
             raise UserError(f"{folder} is not a checkpoint of fedmlh ({type(error).__name__}: {error})") from None
 
     def _state(self, progress: Progress) -> dict[str, Any]:
@@ -119,6 +123,21 @@ class Checkpoints:
             "memories": {client: memory.staged_in for client, memory in progress.memories.items()},
             "history": progress.history,
         }
+
+    def _check_state(self, state: dict[str, Any], models: dict[str, Tensor], folder: Path) -> None:
+        """A seal says that nothing was damaged, not that what was sealed makes sense."""
+        rounds, history = state["round"], state["history"]
+        if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not 1 <= state["best_round"] <= rounds:
+            raise ValueError("its rounds do not add up")
+        whole = [state["best_round"], *(number for when in state["accepted"].values() for number in when)]
+        for record in history:
+            whole += [record["bytes_up"], record["bytes_down"]]
+            if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):
+                raise TypeError("seconds that are no numbers")
+        if not all(type(number) is int and number >= 0 for number in whole) or type(state["best_score"]) is not float:
+            raise TypeError("a count that is not a whole number")
+        if not all(self.stack.fits(model) for model in models.values()):
+            raise ValueError("a model of another size, or with numbers that are not finite")
 
     def _generations(self) -> list[Path]:
         names = self.folder.glob("round-*") if self.folder.is_dir() else []

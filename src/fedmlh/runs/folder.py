@@ -7,6 +7,7 @@ from typing import Any
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
+from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 
 #: Settings that a resumed run may change without becoming another run.
@@ -29,8 +30,8 @@ class RunFolder:
         """Folder of the selected model."""
         return self.path / "model"
 
-    def open(self, config: Config, *, resume: bool) -> None:
-        """Claim the folder for a new run, or make sure that it holds the run that is to go on."""
+    def check(self, config: Config, *, resume: bool) -> None:
+        """Make sure that the folder is free for a new run, or holds the run that is to go on; writes nothing."""
         known = self.path / "config.toml"
         if resume and known.is_file():
             before = Config.load(known)
@@ -46,9 +47,14 @@ class RunFolder:
         # What a kill left of the very first write does not make a run.
         elif self.path.is_dir() and any(entry.suffix != ".writing" for entry in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty: pass --resume to go on with that run, or choose another --out")
+
+    def open(self, config: Config) -> None:
+        """Claim the folder for the run with this config."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(known, f"# format_version {FORMAT_VERSION}\n{config.to_toml()}".encode())
+            write_atomically(
+                self.path / "config.toml", f"# format_version {FORMAT_VERSION}\n{config.to_toml()}".encode()
+            )
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from None
 
@@ -64,11 +70,11 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The figures of a finished run, or a UserError where it has not finished."""
-        return dict(self._read("summary.json", json.loads))
+        return dict(self._read("summary.json", lambda text: checked_summary(json.loads(text))))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records of all rounds."""
-        return list(self._read("metrics.jsonl", lambda text: [json.loads(line) for line in text.splitlines()]))
+        return list(self._read("metrics.jsonl", _parse_records))
 
     def _read(self, name: str, parse: Any) -> Any:
         try:
@@ -77,5 +83,12 @@ class RunFolder:
             raise UserError(
                 f"{self.path} has no {name}: it is no run folder, or the run has not finished (fedmlh run … --resume)"
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self.path / name} is damaged: {error}") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{self.path / name} is damaged ({type(error).__name__}: {error})") from None
+
+
+def _parse_records(text: str) -> list[dict[str, Any]]:
+    records = [checked_record(json.loads(line)) for line in text.splitlines()]
+    if not records:
+        raise ValueError("no round in it")
+    return records

@@ -51,6 +51,7 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> list[Row]:
             "The best round was chosen on validation points held out from training; the table is the test part at "
             "that round, measured once. ± is the standard deviation over seeds."
         )
+    picture = None
     curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
     if importlib.util.find_spec("matplotlib"):
         histories: dict[str, list[Any]] = {
@@ -59,7 +60,7 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> list[Row]:
         }
         svg = draw_curves(histories, part, "svg").decode()
         curves = svg[svg.index("<svg") :]
-        write_atomically(target.parent / "curves.png", draw_curves(histories, part, "png"))
+        picture = draw_curves(histories, part, "png")
     page = _PAGE.substitute(
         title=html.escape(f"fedmlh: {', '.join(dict.fromkeys(str(s['name']) for s in summaries))}"),
         selection=selection,
@@ -69,6 +70,8 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> list[Row]:
         settings=html.escape(Config.load(folders[0].path / "config.toml").to_toml()),
     )
     write_atomically(target, page.encode())
+    if picture is not None:
+        write_atomically(target.parent / "curves.png", picture)
     return rows
 
 

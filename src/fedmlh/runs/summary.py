@@ -1,5 +1,6 @@
 """The figures of a finished run, under the names that scripts rely on."""
 
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -34,3 +35,36 @@ def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
         "seconds_evaluation_per_round": fmean(record["seconds_evaluation"] for record in history),
         "peak_memory_bytes": peak_memory_bytes(),
     }
+
+
+#: What a table of runs shows; a summary without it is not one.
+SHOWN_METRICS = ("precision", "precision_paper", "precision_infrequent", "ndcg", "psp")
+_TEXTS = ("name", "algorithm", "selection")
+_NUMBERS = "best_round model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes seconds_per_round".split()
+
+
+def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary from a file, if it holds what a table of runs shows; else KeyError, TypeError or ValueError."""
+    if not all(isinstance(summary[name], str) for name in _TEXTS):
+        raise TypeError("a name that is not text")
+    ks = summary["precision"].keys()
+    values = [summary[name] for name in _NUMBERS] + [summary[metric][k] for metric in SHOWN_METRICS for k in ks]
+    for client in summary.get("clients", []):
+        values += [client["client"], client["examples"], client["held_out"]]
+        values += [client[part][k] for part in ("precision", "precision_alone") if part in client for k in ks]
+    if not ks or not all(_is_number(value) for value in values):
+        raise ValueError("a figure is not a number")
+    return summary
+
+
+def checked_record(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl, if it holds what curves show; else KeyError, TypeError or ValueError."""
+    judged = record["validation"] if "validation" in record else record["test"]
+    values = [record["round"], record["bytes_up"], record["bytes_down"], *judged["precision"].values()]
+    if not all(_is_number(value) for value in values):
+        raise ValueError("a figure is not a number")
+    return record
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -59,8 +59,12 @@ def load_bundle(folder: Path) -> Bundle:
         labels = Labels(tuple(names["keys"]), tuple(names["names"]))
         text = None if about["text"] is None else TextFeatures.from_json(about["text"])
         weights = load_tensors(files["weights.safetensors"])["weights"]
-        if weights.shape != (task.stack.num_parameters,) or len(labels) != task.num_labels:
-            raise ValueError("weights or labels do not fit the model's sizes")
-    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        if not task.stack.fits(weights) or not task.accepts(seeds):
+            raise ValueError("weights or seeds do not fit the model's sizes")
+        if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
+            raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
+        if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
+            raise ValueError("labels.json holds a name that is not text")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SafetensorError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
     return Bundle(task, seeds, weights, labels, text)
