@@ -19,6 +19,7 @@ from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.model.threads import one_thread
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import summarize
@@ -96,17 +97,15 @@ class LocalClients:
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | Rejected]]:
         """Train the sampled clients; replies come as they finish."""
-        threads = torch.get_num_threads()
         pool = ThreadPoolExecutor(min(self.workers, len(sampled)))
-        try:
-            for done in as_completed([pool.submit(self._answer, client, broadcast) for client in sampled]):
-                yield done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)
+        with one_thread():
+            try:
+                for done in as_completed([pool.submit(self._answer, client, broadcast) for client in sampled]):
+                    yield done.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _answer(self, number: int, broadcast: Callable[[int], bytes]) -> tuple[int, bytes | Rejected]:
-        torch.set_num_threads(1)
         try:
             reply, memory = self.clients[number].answer(broadcast(number), self.memories.get(number, Memory()))
         except Rejected as refusal:

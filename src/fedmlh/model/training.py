@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,11 @@ from torch import Tensor
 
 from fedmlh.model.losses import LOSSES, Positives
 from fedmlh.model.stack import Stack, forward
+
+try:
+    from fedmlh.model.kernels import training as compiled
+except ImportError:  # no numba: the plain path gives the same results, later
+    compiled = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,6 @@ class Shard:
 
     def __len__(self) -> int:
         return int(self.buckets[0].shape[0])
-
-    def shuffled(self, order: np.ndarray) -> "Shard":
-        """The same points in another order."""
-        return Shard(tuple(x[order] for x in self.features), tuple(z[order] for z in self.buckets))
 
 
 def train(
@@ -40,25 +42,47 @@ def train(
     batch_size: int,
 ) -> tuple[Tensor, float]:
     """All R sub-models trained for some epochs from `flat` [P]; the new parameters and the last epoch's mean loss."""
+    orders = np.stack([rng.permutation(len(shard)) for _ in range(epochs)])
+    settings: dict[str, Any] = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+    }
+    if compiled is not None and flat.device.type == "cpu":
+        return compiled.train_compiled(stack, flat, shard.features, shard.buckets, orders, **settings)
+    return train_plain(stack, flat, shard.features, shard.buckets, orders, **settings)
+
+
+def train_plain(
+    stack: Stack,
+    flat: Tensor,
+    features: tuple[csr_matrix, ...],
+    buckets: tuple[csr_matrix, ...],
+    orders: np.ndarray,  # [E, n] the points of each epoch in order
+    *,
+    loss: str,
+    optimizer: str,
+    learning_rate: float,
+    batch_size: int,
+) -> tuple[Tensor, float]:
+    """The same in plain torch: on a GPU, where nothing can be compiled, and as the reference."""
     flat = flat.clone()
     layers = [layer.requires_grad_() for layer in stack.views(flat)]
-    if optimizer == "adam":
-        step: torch.optim.Optimizer = torch.optim.Adam(layers, lr=learning_rate, fused=True)
-    else:
-        step = torch.optim.SGD(layers, lr=learning_rate, fused=True)
+    make = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+    step = make(layers, lr=learning_rate, fused=True)
     total = 0.0
-    for _ in range(epochs):
-        epoch = shard.shuffled(rng.permutation(len(shard)))
+    for order in orders:
+        x, z = tuple(part[order] for part in features), tuple(part[order] for part in buckets)
         losses = []
-        for begin in range(0, len(shard), batch_size):
-            end = min(begin + batch_size, len(shard))
-            inputs = densify(epoch.features, begin, end, flat.device)
-            logits = forward(layers, inputs)
-            value = LOSSES[loss](logits, _positives(epoch.buckets, begin, end, flat.device))
+        for begin in range(0, len(order), batch_size):
+            end = min(begin + batch_size, len(order))
+            logits = forward(layers, densify(x, begin, end, flat.device))
+            value = LOSSES[loss](logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             step.step()
-            losses.append(value.detach() * ((end - begin) / len(shard)))
+            losses.append(value.detach() * ((end - begin) / len(order)))
         total = float(torch.stack(losses).sum())
     return flat, total / stack.num_tables
 

@@ -1,0 +1,26 @@
+"""How many threads a computation uses is part of its result: sums split over threads round differently."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, a client trains with one thread of torch and BLAS, in whatever thread of Python it runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    # Looks through the loaded libraries, which takes a while: once is enough.
+    return ThreadpoolController()

@@ -1,0 +1,132 @@
+"""The compiled training loop computes what the plain one does, in whatever thread it runs."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix, random_array
+
+from fedmlh.model import training
+from fedmlh.model.stack import Stack
+from fedmlh.model.threads import one_thread
+from fedmlh.model.training import Shard, train, train_plain
+
+pytest.importorskip("numba", reason="the compiled loop needs numba")
+from fedmlh.model.kernels import training as kernels
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with one_thread():
+        yield
+
+
+def make_case(hidden, maps, *, tables=3, inputs=40, outputs=12, n=57, density=0.1, seed=0):
+    """A stack with random sparse points; some have no feature, some no label, some features never occur."""
+    rng = np.random.default_rng(seed)
+    features = []
+    for _ in range(maps):
+        dense = random_array((n, inputs), density=density, rng=rng).toarray().astype(np.float32)
+        dense[:, inputs - 5 :] = 0
+        dense[3] = 0
+        features.append(csr_matrix(dense))
+    buckets = []
+    for _ in range(tables):
+        z = (rng.random((n, outputs)) < 0.15).astype(np.float32)
+        z[5] = 0
+        buckets.append(csr_matrix(z))
+    return Stack(tables, inputs, hidden, outputs), tuple(features), tuple(buckets), rng
+
+
+def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3):
+    stack, features, buckets, rng = case
+    orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(epochs)])
+    start = stack.initial(1)
+    settings = {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate, "batch_size": batch_size}
+    results = [f(stack, start, features, buckets, orders, **settings) for f in (kernels.train_compiled, train_plain)]
+    assert torch.equal(start, stack.initial(1))
+    return start, *results
+
+
+@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("hidden", [(), (7,), (16, 9), (8, 8, 8)])
+@pytest.mark.parametrize("maps", [1, 3])
+@pytest.mark.parametrize("batch_size", [8, 1000])
+def test_sgd_agrees_within_rounding(loss, hidden, maps, batch_size):
+    start, fast, plain = both(
+        make_case(hidden, maps), loss=loss, optimizer="sgd", learning_rate=0.5, batch_size=batch_size
+    )
+    assert (plain[0] - start).abs().max() > 1e-3
+    torch.testing.assert_close(fast[0], plain[0], rtol=0, atol=2e-6)
+    assert fast[1] == pytest.approx(plain[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("hidden", [(), (7,), (16, 9)])
+@pytest.mark.parametrize("maps", [1, 3])
+def test_adam_agrees_but_for_what_it_amplifies(loss, hidden, maps):
+    """Where a gradient is near zero Adam turns rounding into steps, so a few weights may differ, by little."""
+    rate = 1e-3
+    start, fast, plain = both(make_case(hidden, maps), loss=loss, optimizer="adam", learning_rate=rate)
+    assert (plain[0] - start).abs().mean() > 3 * rate
+    apart = (fast[0] - plain[0]).abs()
+    assert (apart > rate / 100).float().mean() < 0.01
+    assert apart.max() < 3 * rate
+    assert fast[1] == pytest.approx(plain[1], rel=1e-5)
+
+
+def test_rows_left_alone_for_long_catch_up_to_where_plain_adam_would_be():
+    """Feature 0 occurs in the first of 500 steps only; its momentum must carry it as far as plain Adam does."""
+    n = 500
+    x = np.zeros((n, 4), np.float32)
+    x[:, 1] = 1
+    x[0, 0] = x[0, 2] = x[300, 2] = 1
+    z = np.zeros((n, 3), np.float32)
+    z[:, 0] = 1
+    stack = Stack(1, 4, (), 3)
+    start, orders = stack.initial(0), np.arange(n)[None]
+    settings = {"loss": "bce", "optimizer": "adam", "learning_rate": 1e-3, "batch_size": 1}
+    arguments = (stack, start, (csr_matrix(x),), (csr_matrix(z),), orders)
+    fast, _ = kernels.train_compiled(*arguments, **settings)
+    plain, _ = train_plain(*arguments, **settings)
+    moved = (plain - start)[:3].abs()
+    assert moved.min() > 4e-3  # several steps' worth, though it had one gradient
+    torch.testing.assert_close(fast, plain, rtol=0, atol=2e-6)
+    assert torch.equal(fast[9:12], start[9:12])  # a feature that never occurs does not move
+
+
+def test_the_exponential_is_that_of_float32():
+    x = -np.geomspace(1e-8, 200, 4001).astype(np.float32)
+    got = np.append(x, np.float32([0, -np.inf]))
+    kernels._exp(got, np.empty(len(got), np.int32))
+    true = np.exp(np.maximum(x.astype(np.float64), -87))
+    assert np.abs(got[:-2] / true - 1).max() < 3e-7
+    assert got[-2] == 1
+    assert got[-1] < 1e-37
+
+
+def test_the_same_bits_alone_and_side_by_side():
+    stack, features, buckets, _ = make_case((32, 16), 1, inputs=200, outputs=60, n=300)
+    shard, start = Shard(features, buckets), stack.initial(3)
+
+    def work(_):
+        settings = {"loss": "bce", "optimizer": "adam", "learning_rate": 1e-2, "epochs": 2, "batch_size": 20}
+        return train(stack, start, shard, np.random.default_rng(5), **settings)
+
+    alone = work(0)
+    with ThreadPoolExecutor(4) as pool:
+        for flat, loss in pool.map(work, range(8)):
+            assert torch.equal(flat, alone[0])
+            assert loss == alone[1]
+
+
+def test_without_numba_training_gives_the_same_model(monkeypatch):
+    stack, features, buckets, _ = make_case((7,), 1)
+    settings = {"loss": "softmax", "optimizer": "sgd", "learning_rate": 0.3, "epochs": 2, "batch_size": 10}
+    models = []
+    for compiled in (training.compiled, None):
+        monkeypatch.setattr(training, "compiled", compiled)
+        models.append(train(stack, stack.initial(2), Shard(features, buckets), np.random.default_rng(1), **settings)[0])
+    torch.testing.assert_close(models[0], models[1], rtol=0, atol=2e-6)
+    assert not torch.equal(models[0], stack.initial(2))
