@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -22,5 +23,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _controller() -> ThreadpoolController:
-    # Looks through the loaded libraries, which takes a while: once is enough.
+    # Looks through the loaded libraries, which takes a while: once is enough. scipy's BLAS, which the compiled loops
+    # call, must be among them.
+    import_module("scipy.linalg.cython_blas")
     return ThreadpoolController()
