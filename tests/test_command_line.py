@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy.sparse import csr_array
 
+import fedmlh
 from fedmlh import cli
 from fedmlh.config import Config, presets
 
@@ -73,7 +75,7 @@ def test_the_written_config_runs_again_to_the_same_bits(tmp_path: Path) -> None:
 def test_compare_pairs_the_algorithms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "demo", "--rounds", 2, "--seeds", 2, *TINY, "--out", tmp_path / "c") == 0
     shown = capsys.readouterr().out
-    for row in ("P@1", "paper's @5", "infrequent", "rounds to best", "model, MiB", "bytes down", "seconds a round"):
+    for row in ("P@1", "paper's @5", "infrequent", "rounds to best", "model, MiB", "server sent", "seconds a round"):
         assert row in shown
     for seed in (0, 1):
         records = []
@@ -205,3 +207,81 @@ def test_seed_zero_is_a_seed(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('seed = 7\nname = "c"')
     assert call("run", tmp_path / "c.toml", "--seed", 0, "--rounds", 1, *TINY, "--out", tmp_path / "r") == 0
     assert Config.load(tmp_path / "r/config.toml").seed == 0
+
+
+def test_an_svmlight_model_reads_features_as_its_training_files_did(tmp_path: Path) -> None:
+    """Training counts from 1 (no feature 0 occurs): a file to predict that fits both ways is read the same way."""
+    (tmp_path / "data").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / "data" / f"{part}.svm").write_text("".join(f"{i % 4} {i % 4 + 1}:1 5:0.1\n" for i in range(80)))
+    settings = (
+        "num_clients=2 clients_per_round=2 partition=iid feature_map=none hidden_sizes=[] top_k=1 learning_rate=0.1"
+    )
+    flags = [part for setting in settings.split() for part in ("--set", setting)]
+    run = ["run", "demo", "--data", tmp_path / "data", "--algorithm", "fedavg", "--rounds", 5]
+    assert call(*run, *flags, "--out", tmp_path / "r") == 0
+    (tmp_path / "ask.svm").write_text("2:1\n3:1\n")
+    assert call("predict", tmp_path / "r", "--input", tmp_path / "ask.svm", "--out", tmp_path / "said.jsonl") == 0
+    said = [json.loads(line)["labels"][0]["key"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert said == ["1", "2"]
+
+
+def test_eval_refuses_to_measure_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"num_points": 400, "num_features": 300, "num_labels": 60}
+    small = {"feature_dim": 64, "num_buckets": 20, "hidden_sizes": [16], "rounds": 1, "local_epochs": 1}
+    shape = {f"synthetic_{name}": sizes[f"num_{name}"] for name in ("points", "features", "labels")}
+    config = Config.load("demo").replace(**small, **shape)
+    fedmlh.run(config, fedmlh.synthesize(**sizes, seed=5), tmp_path / "r")
+    assert call("eval", tmp_path / "r") == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_reports_never_mix_set_ups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for name, more in (("a", []), ("b", ["--set", "num_buckets=30"]), ("c", ["--set", "selection=paper"])):
+        folders.append(tmp_path / name)
+        assert call("run", "demo", "--rounds", 1, *TINY, *more, "--out", folders[-1]) == 0
+    capsys.readouterr()
+    assert call("report", *folders, "--out", tmp_path / "r.html") == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "num_buckets=20" in page
+    assert "num_buckets=30" in page
+    assert "(best round on test)" in page
+    assert "±" not in capsys.readouterr().out
+    assert call("report", folders[0], folders[0], "--out", tmp_path / "twice.html") == 2
+    assert call("report", tmp_path, "--out", tmp_path / "all.html") == 0  # a folder of runs stands for them
+    assert call("report", folders[0], "--out", tmp_path / "no" / "where.html") == 2
+
+
+def test_a_run_that_never_began_is_in_nobodys_way(tmp_path: Path) -> None:
+    wild = ["--set", "learning_rate=1e30", "--set", "optimizer=sgd"]
+    assert call("run", "demo", "--rounds", 1, *TINY, *wild, "--out", tmp_path / "r") == 2
+    assert call("run", "demo", "--rounds", 1, *TINY, "--out", tmp_path / "r") == 0
+    assert call("run", "demo", "--rounds", 1, *TINY, "--out", tmp_path / "r") == 2
+
+
+def test_predict_takes_any_kind_of_matrix(tmp_path: Path) -> None:
+    assert call("run", "demo", "--rounds", 1, *TINY, "--out", tmp_path / "r") == 0
+    model = fedmlh.Model.load(tmp_path / "r")
+    points = fedmlh.synthesize(num_points=400, num_features=300, num_labels=60).test.X[:3]
+    expected = model.predict(points)
+    for other in (csr_array(points), points.tocsc(), points.toarray().astype(float)):
+        assert model.predict(other) == expected
+    with pytest.raises(fedmlh.UserError, match="text"):
+        model.predict(["some text"])
+    with pytest.raises(fedmlh.UserError, match="list of texts"):
+        model.predict("some text")
+
+
+def test_sites_keep_their_names_and_svmlight_sites_need_not_use_the_same_features(tmp_path: Path) -> None:
+    for site, features in (("north", (1, 2, 3)), ("south", (2, 3, 4))):
+        (tmp_path / "sites" / site).mkdir(parents=True)
+        for part in ("train", "test"):
+            lines = [f"{i % 3} {features[i % 3]}:1\n" for i in range(60)]
+            (tmp_path / "sites" / site / f"{part}.svm").write_text("".join(lines))
+    settings = "num_clients=2 clients_per_round=2 partition=folder num_buckets=2 top_k=1"
+    flags = [part for setting in settings.split() for part in ("--set", setting)]
+    run = ["run", "demo", "--data", tmp_path / "sites", "--rounds", 1, *flags]
+    assert call(*run, "--out", tmp_path / "r") == 0
+    clients = json.loads((tmp_path / "r/summary.json").read_text())["clients"]
+    assert [client["site"] for client in clients] == ["north", "south"]

@@ -1364,7 +1364,7 @@ def test_a_faulty_input_is_parsed_exactly_or_refused_in_one_line(world, tmp_path
     else:
         assert left == before
     if case.usage:
-        assert re.match("(Usage|Error): ", stderr)
+        assert re.match("Usage: |╭─ Error", stderr)
         return
     assert re.fullmatch(r"fedmlh: [^\n]+\n", stderr), stderr
     assert case.says in stderr

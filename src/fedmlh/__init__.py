@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmlh.config import Config as Config
     from fedmlh.data.dataset import Dataset as Dataset
+    from fedmlh.data.dataset import Labels as Labels
+    from fedmlh.data.dataset import Split as Split
     from fedmlh.data.formats import load as load
     from fedmlh.data.synthetic import synthesize as synthesize
     from fedmlh.engines.local import run as run
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Config": "fedmlh.config",
     "Dataset": "fedmlh.data.dataset",
+    "Labels": "fedmlh.data.dataset",
     "Model": "fedmlh.serving.predictor",
+    "Split": "fedmlh.data.dataset",
     "UserError": "fedmlh.errors",
     "load": "fedmlh.data.formats",
     "run": "fedmlh.engines.local",
@@ -29,3 +33,7 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'fedmlh' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(_PUBLIC)

@@ -20,9 +20,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 
 console = Console()
@@ -41,7 +41,9 @@ RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds a
 SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
-OutOption = Annotated[Path | None, typer.Option(help="run folder")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="folder to write; without it one under runs/, named by the set-up")
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
 TestOption = Annotated[bool, typer.Option("--test-every-round", help="also write test metrics for every round")]
 FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
@@ -61,9 +63,12 @@ def run(
     test_every_round: TestOption = False,
 ) -> None:
     """Train one model federatedly and measure it."""
+    from fedmlh.runs.folder import RunFolder
+
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = _configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
+    RunFolder(out).check(chosen, resume=resume)
     with _resumable():
         _run(chosen, _open(chosen), out, resume)
         _print_report([out], out / "report.html")
@@ -109,7 +114,12 @@ def evaluate(
 
     model = Model.load(folder)
     config = model.bundle.task.config
-    values = model.evaluate(_open(config.replace(data=str(data)) if data else config))
+    dataset = _open(config.replace(data=str(data)) if data else config)
+    if data is None and dataset.fingerprint != model.bundle.data:
+        raise UserError(
+            "the model's own data is not at hand (it has changed, or came from Python): pass it with --data"
+        )
+    values = model.evaluate(dataset)
     if as_json:
         print(json.dumps(values, indent=2))
         return
@@ -137,6 +147,8 @@ def predict(
 
     if (text is None) == (points is None):
         raise UserError('say what to label: either --text "…" or --input FILE')
+    if out is not None:
+        _check_target(out)
     model = Model.load(folder)
     if points is None:
         source = text
@@ -145,7 +157,7 @@ def predict(
             points,
             text=model.bundle.text is not None,
             num_features=model.bundle.task.num_features,
-            first_feature=first_feature,
+            first_feature=model.bundle.first_feature if first_feature is None else first_feature,
         )
     if text is not None and out is None:
         for line, predictions in zip(text, model.predict(text, top), strict=True):
@@ -178,7 +190,8 @@ def report(
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
 ) -> None:
     """Write a self-contained HTML report of finished runs."""
-    _print_report(runs, out)
+    _check_target(out)
+    _print_report([run for folder in runs for run in _expand(folder)], out)
 
 
 @data_app.command("info")
@@ -258,8 +271,10 @@ def _configure(config: str, settings: list[str] | None, *, data: Path | None = N
     changes = dict(parse_setting(setting) for setting in settings or [])
     changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
     if data is not None:
-        changes["data"] = str(data.resolve())
-    return Config.load(config).replace(**changes)
+        changes["data"] = str(data)
+    chosen = Config.load(config).replace(**changes)
+    # Absolute, so that config.toml means the same wherever it is run again.
+    return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
 
 
 def _open(config: Config) -> Any:
@@ -313,17 +328,27 @@ def _nothing() -> Iterator[None]:
 
 
 def _print_report(folders: list[Path], target: Path) -> None:
-    from fedmlh.runs.comparison import group
     from fedmlh.runs.folder import RunFolder
     from fedmlh.runs.report import write_report
 
-    opened = [RunFolder(folder) for folder in folders]
-    rows = write_report(opened, target)
-    table = Table("test part, at the selected round", *group([folder.read_summary() for folder in opened]))
+    heads, rows = write_report([RunFolder(folder) for folder in folders], target)
+    table = Table("test part, at the selected round", *heads)
     for row in rows:
         table.add_row(row.name, *row.cells)
     console.print(table)
     console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _expand(folder: Path) -> list[Path]:
+    """A run folder as it is; a comparison's folder as the runs in it."""
+    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
+    return inside if inside and not (folder / "config.toml").exists() else [folder]
+
+
+def _check_target(path: Path) -> None:
+    """Before work is done for it: can the file be written at all?"""
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is not a folder: make it first, or name another file than {path}")
 
 
 def _flatten(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

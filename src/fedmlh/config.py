@@ -95,7 +95,7 @@ class Config:
     local_baseline: bool = option(False, "also train each client alone, to show what joining is worth to it")
     top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1)
     propensity_a: float = option(0.55, "A of the propensity model", at_least=0)
-    propensity_b: float = option(1.5, "B of the propensity model", at_least=0)
+    propensity_b: float = option(1.5, "B of the propensity model", at_least=1e-3)
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -109,6 +109,10 @@ class Config:
             raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
         if self.selection == "validation" and self.validation_fraction == 0:
             raise UserError("selection 'validation' needs a validation_fraction above 0")
+        if self.local_baseline and self.selection == "paper":
+            raise UserError(
+                "local_baseline needs held-out points, and selection 'paper' holds none out: drop one of them"
+            )
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -251,5 +255,8 @@ def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int 
     # Compared before it is converted or shown: a whole number may be too large for a float.
     if not low <= value <= high:
         shown = "far too large" if isinstance(value, int) and abs(value) >= 2**63 else str(value)
-        raise UserError(f"{entry.name} is {shown}: it must be from {low} to {high}")
+        bounds = f"at least {low}" if high == _LARGEST else f"from {low} to {high}"
+        raise UserError(
+            f"{entry.name} is {shown}: it must be {bounds}" + (f" and at most {high}" if value > high else "")
+        )
     return value if whole else float(value)

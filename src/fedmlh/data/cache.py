@@ -20,7 +20,7 @@ from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 
 #: Raised whenever the same files would parse to something else.
-PARSER_VERSION = 1
+PARSER_VERSION = 2
 #: A file younger than this may be written again without its time of change showing it.
 SETTLED_NS = 2_000_000_000
 MATRICES = ("X", "Y", "excluded")
@@ -75,6 +75,7 @@ def fetch(key: Key) -> Dataset | None:
             None if meta["text"] is None else TextFeatures.from_json(meta["text"]),
             tuple(meta["notes"]),
             tuple(meta["site_names"]),
+            meta["first_feature"],
         )
     except (*DAMAGED, OSError, AttributeError, UserError):
         return None
@@ -114,6 +115,7 @@ def store(key: Key, dataset: Dataset) -> None:
         "text": None if dataset.text is None else dataset.text.to_json(),
         "notes": dataset.notes,
         "site_names": dataset.site_names,
+        "first_feature": dataset.first_feature,
         "arrays": sorted(arrays),
     }
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)

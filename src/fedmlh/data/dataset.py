@@ -66,9 +66,17 @@ class Dataset:
     notes: tuple[str, ...] = ()
     #: Names of the sites that `Split.sites` numbers, where there are any.
     site_names: tuple[str, ...] = ()
+    #: Where the features of svmlight files count from; None for data that came otherwise.
+    first_feature: int | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("training", self.train), ("test", self.test)):
+            for name, matrix in (("features", split.X), ("labels", split.Y)):
+                if not _is_sound(matrix) or (name == "labels" and np.any(matrix.data != 1)):
+                    raise UserError(
+                        f"{self.name}: the {name} of the {part} part must be a scipy csr_matrix of finite float32 with "
+                        f"sorted, distinct indices (sum_duplicates, eliminate_zeros), labels all 1"
+                    )
             if split.X.shape[0] != split.Y.shape[0]:
                 raise UserError(
                     f"{self.name}: the {part} part has {split.X.shape[0]:,} rows of features "
@@ -88,10 +96,14 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Names the content, so that a run is not resumed on other data."""
-        digest = hashlib.sha256()
-        for matrix in (self.train.X, self.train.Y, self.test.X, self.test.Y):
-            for array in (matrix.data, matrix.indices, matrix.indptr):
-                digest.update(array.tobytes())
+        digest = hashlib.sha256(repr(self.labels.keys).encode())
+        for split in (self.train, self.test):
+            for matrix in (split.X, split.Y, split.excluded):
+                if matrix is not None:
+                    for array in (matrix.data, matrix.indices, matrix.indptr, np.array(matrix.shape)):
+                        digest.update(array.tobytes())
+            if split.sites is not None:
+                digest.update(split.sites.tobytes())
         return digest.hexdigest()[:16]
 
     @property
@@ -103,3 +115,8 @@ class Dataset:
     def num_labels(self) -> int:
         """p."""
         return len(self.labels)
+
+
+def _is_sound(matrix: csr_matrix) -> bool:
+    plain = isinstance(matrix, csr_matrix) and matrix.dtype == np.float32
+    return plain and bool(matrix.has_canonical_format) and bool(np.isfinite(matrix.data).all())

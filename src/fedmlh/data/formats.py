@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from scipy.sparse import csr_matrix
@@ -16,6 +17,7 @@ from fedmlh.data.raw import RawFolder, RawPart, merge_sites
 from fedmlh.data.text import DEFAULT_DIM, KINDS, TextFeatures
 from fedmlh.data.xmc import (
     build_points,
+    find_bounds,
     read_svmlight,
     read_svmlight_file,
     read_xmc,
@@ -65,7 +67,10 @@ def load(
 def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
     """The data set of a recognised folder, from its files."""
     if layout.kind == "sites":
-        raw = merge_sites(layout.folder, {site.folder.name: READERS[site.kind](site) for site in layout.sites})
+        readers = dict(READERS)
+        if layout.kinds == {"svmlight"}:
+            readers["svmlight"] = partial(read_svmlight, bounds=find_bounds(layout.sites))
+        raw = merge_sites(layout.folder, {site.folder.name: readers[site.kind](site) for site in layout.sites})
     else:
         raw = READERS[layout.kind](layout)
     for part, name in ((raw.train, "training"), (raw.test, "test")):
@@ -80,7 +85,8 @@ def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
         return Split(X, part.Y, part.excluded, part.sites)
 
     name = layout.folder.resolve().name
-    return Dataset(name, split(raw.train), split(raw.test), raw.labels, text, raw.notes, raw.site_names)
+    parts = (split(raw.train), split(raw.test))
+    return Dataset(name, *parts, raw.labels, text, raw.notes, raw.site_names, raw.first_feature)
 
 
 def read_points(
@@ -149,8 +155,8 @@ def read_svmlight_points(path: Path, num_features: int | None, first_feature: in
         first_feature = 1
     if first_feature is None and highest >= 0:
         raise UserError(
-            f"{path}: nothing in it tells whether features count from 0 or from 1; say which is the first "
-            "feature, or begin the file with the header `points features labels`, which counts from 0"
+            f"{path}: nothing in it tells whether features count from 0 or from 1; say which with "
+            "--first-feature, or begin the file with the header `points features labels`, which counts from 0"
         )
     base = first_feature or 0
     if lowest < base:

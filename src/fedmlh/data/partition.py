@@ -35,7 +35,8 @@ def fit_partition(
             )
         return _top_labels(np.argsort(-counts, kind="stable")[:num_clients], num_clients)
     if name == "paper-text":
-        frequent = np.flatnonzero(counts >= frequent_threshold * len(train))
+        # Divided, not multiplied: the share of a label is what the metrics compare with the threshold, too.
+        frequent = np.flatnonzero(counts / max(len(train), 1) >= frequent_threshold)
         return _frequent_labels(frequent, rng.integers(0, num_clients, len(frequent)), num_clients)
     if name == "iid":
         return lambda split, rng: _deal(rng.permutation(len(split)), num_clients)

@@ -32,6 +32,7 @@ class RawFolder:
     labels: Labels
     notes: tuple[str, ...] = ()
     site_names: tuple[str, ...] = ()
+    first_feature: int | None = None  # svmlight: where the files' features count from
 
     @property
     def is_text(self) -> bool:
@@ -66,6 +67,7 @@ def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
         labels,
         tuple(f"{name}/{note}" for name, raw in folders.items() for note in raw.notes),
         names,
+        first.first_feature,
     )
 
 

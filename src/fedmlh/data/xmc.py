@@ -1,5 +1,7 @@
 """Features and labels as text: the Extreme Classification Repository's files, and multi-label svmlight."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -107,18 +109,44 @@ def read_xmc(layout: Layout) -> RawFolder:
     return build_folder(layout, train, test, d, name_labels(layout.labels, p), train_notes + test_notes)
 
 
-def read_svmlight(layout: Layout) -> RawFolder:
+@dataclass(frozen=True)
+class Bounds:
+    """The ids that svmlight files use; with no header, sizes and the first feature are read off them."""
+
+    lowest_feature: int
+    highest_feature: int
+    highest_label: int
+
+    @classmethod
+    def over(cls, parts: Sequence[Rows]) -> "Bounds":
+        """Of all the parts together, so that they are read alike."""
+        features, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "labels"))
+        return cls(int(features.min(initial=1)), int(features.max(initial=-1)), int(labels.max(initial=-1)))
+
+    @property
+    def first_feature(self) -> int:
+        """0 or 1: features count from 1 unless a feature 0 occurs."""
+        return int(self.lowest_feature > 0)
+
+
+def find_bounds(layouts: Sequence[Layout]) -> Bounds:
+    """The bounds of several sites, which must agree on what a number means."""
+    paths = [path for layout in layouts for path in (layout.train[0], layout.test[0])]
+    return Bounds.over([read_svmlight_file(path)[0] for path in paths])
+
+
+def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
     """A folder with two svmlight files; labels.txt, where it is there, says how many labels there are."""
     labels = None if layout.labels is None else read_labels(layout.labels)
     limit = MAX_LABELS if labels is None else len(labels)
     train, train_notes = read_svmlight_file(layout.train[0], limit)
     test, test_notes = read_svmlight_file(layout.test[0], limit)
-    used = np.concatenate([train.features, test.features])
-    base = int(used.min(initial=1) > 0)
-    d = int(used.max(initial=0)) + 1 - base if len(used) else 0
-    p = int(np.concatenate([train.labels, test.labels]).max(initial=-1)) + 1 if labels is None else len(labels)
+    bounds = bounds or Bounds.over([train, test])
+    base = bounds.first_feature
+    d = max(0, bounds.highest_feature + 1 - base)
+    p = bounds.highest_label + 1 if labels is None else len(labels)
     check_size(layout.folder, d, p)
-    return build_folder(
+    folder = build_folder(
         layout,
         shift_features(train, base),
         shift_features(test, base),
@@ -126,6 +154,7 @@ def read_svmlight(layout: Layout) -> RawFolder:
         labels or Labels.numbered(p),
         train_notes + test_notes,
     )
+    return replace(folder, first_feature=base)
 
 
 def shift_features(rows: Rows, base: int) -> Rows:

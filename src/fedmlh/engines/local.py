@@ -14,6 +14,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
 from fedmlh.engines.loop import Judge, Watch, run_rounds
 from fedmlh.errors import UserError
+from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import Reason, Rejected
@@ -45,6 +46,11 @@ def run(
     tell: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    folder = RunFolder(Path(out))
+    folder.check(config, resume=resume)
+    reset_peak_memory()
+    if dataset.site_names and config.partition != "folder":
+        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{config.partition}' deals it out anew")
     device = pick_device(config.device)
     task = Task(config, dataset.num_features, dataset.num_labels)
     division = divide(dataset.train, config)
@@ -61,10 +67,12 @@ def run(
         watched = test if config.test_every_round else None
         judge = Judge(evaluator, "validation", evaluator.prepare(division.validation), "precision", watched)
 
-    folder = RunFolder(Path(out))
-    folder.check(config, resume=resume)
     checkpoints = Checkpoints(folder.checkpoints, f"{server.run} {dataset.fingerprint}", task.stack, device)
     progress, problems = checkpoints.load()
+    if progress is not None and progress.server.round > config.rounds:
+        raise UserError(
+            f"{out} has finished {progress.server.round} rounds already, more than rounds = {config.rounds}"
+        )
     folder.open(config)
     for problem in problems:
         tell(f"{problem}; going on from the checkpoint before it")
@@ -80,7 +88,10 @@ def run(
     summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
     if config.selection == "validation":
         summary["clients"] = _compare_clients(server, local, division, evaluator, progress, tell)
-    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset.labels, dataset.text)
+        if config.partition == "folder":
+            for row in summary["clients"]:
+                row["site"] = dataset.site_names[row["client"]]
+    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
     folder.write_summary(summary)
     return Run(summary, folder.path)
 

@@ -72,6 +72,8 @@ class Task:
         """Names this agreement; a message made under another one is refused."""
         agreed = {name: getattr(self.config, name) for name in AGREED}
         sizes = {"num_features": self.num_features, "num_outputs": self.stack.num_outputs}
+        if self.config.label_key == "id":  # by name, sites may know different labels
+            sizes["num_labels"] = self.num_labels
         return hashlib.sha256(json.dumps(agreed | sizes, sort_keys=True).encode()).hexdigest()[:32]
 
     def draw_seeds(self) -> Seeds:

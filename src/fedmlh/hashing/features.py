@@ -28,15 +28,13 @@ class FeatureMap:
         return tuple(_unit_rows(part) if self.normalize else part for part in hashed)
 
     def _hash(self, X: csr_matrix, seed: int) -> csr_matrix:
-        features = np.arange(self.num_features)
-        buckets = murmur3(features, seed, self.dim)
-        data = X.data
+        # Only features that occur are hashed: d may be far larger than a client's share of it.
+        features, places = np.unique(X.indices, return_inverse=True)
+        data = np.array(X.data, np.float32)
         if self.signed:
-            signs = 1 - 2 * murmur3(features, seed ^ SIGN_SEED, 2).astype(np.float32)
-            data = data * signs[X.indices]
-        hashed = csr_matrix(
-            (np.array(data, np.float32), buckets[X.indices], X.indptr.copy()), shape=(X.shape[0], self.dim)
-        )
+            data *= (1 - 2 * murmur3(features, seed ^ SIGN_SEED, 2).astype(np.float32))[places]
+        buckets = murmur3(features, seed, self.dim)[places]
+        hashed = csr_matrix((data, buckets, X.indptr.copy()), shape=(X.shape[0], self.dim))
         hashed.sum_duplicates()
         hashed.eliminate_zeros()
         return hashed

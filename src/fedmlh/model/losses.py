@@ -6,6 +6,7 @@ does not depend on how many others there are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,12 +38,16 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
     return -(log_probs / count[row]).sum() / points
 
 
-LOSSES: dict[str, Callable[[Tensor, Positives], Tensor]] = {
-    "bce": binary_cross_entropy,
-    "softmax": softmax_cross_entropy,
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised, and what the logits then mean."""
+
+    value: Callable[[Tensor, Positives], Tensor]
+    #: Log-probability of each bucket under the model that the loss fits.  # [R, n, B] -> [R, n, B]
+    log_likelihood: Callable[[Tensor], Tensor]
+
+
+LOSSES = {
+    "bce": Loss(binary_cross_entropy, functional.logsigmoid),
+    "softmax": Loss(softmax_cross_entropy, partial(functional.log_softmax, dim=-1)),
 }
-
-
-def log_likelihood(logits: Tensor, loss: str) -> Tensor:
-    """Log-probability of each bucket under the model that the loss fits.  # [R, n, B] -> [R, n, B]"""
-    return functional.logsigmoid(logits) if loss == "bce" else functional.log_softmax(logits, dim=-1)

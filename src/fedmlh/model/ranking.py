@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.decode import decode
-from fedmlh.model.losses import log_likelihood
+from fedmlh.model.losses import LOSSES
 from fedmlh.model.stack import Stack, forward
 from fedmlh.model.training import densify
 
@@ -38,7 +38,7 @@ class Ranker:
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
             logits = forward(layers, densify(features, rows.start, rows.stop, model.device))
-            scores = log_likelihood(logits, self.loss) if self.decoding == "log-probs" else logits
+            scores = LOSSES[self.loss].log_likelihood(logits) if self.decoding == "log-probs" else logits
             hidden = None if excluded is None else excluded[rows]
             # With pairs to leave out, rank so many more that k are left for every point.
             more = 0 if hidden is None or hidden.nnz == 0 else int(np.diff(hidden.indptr).max())

@@ -78,7 +78,7 @@ def train_plain(
         for begin in range(0, len(order), batch_size):
             end = min(begin + batch_size, len(order))
             logits = forward(layers, densify(x, begin, end, flat.device))
-            value = LOSSES[loss](logits, _positives(z, begin, end, flat.device))
+            value = LOSSES[loss].value(logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             step.step()

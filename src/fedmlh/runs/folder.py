@@ -15,6 +15,16 @@ FREE_ON_RESUME = {"rounds", "patience", "device", "max_attempts", "test_every_ro
 
 
 @dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """What a finished run was told and what came of it."""
+
+    name: str
+    config: Config
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class RunFolder:
     """Where a run keeps what it was told, what it measured and what it learned."""
 
@@ -33,7 +43,7 @@ class RunFolder:
     def check(self, config: Config, *, resume: bool) -> None:
         """Make sure that the folder is free for a new run, or holds the run that is to go on; writes nothing."""
         known = self.path / "config.toml"
-        if resume and known.is_file():
+        if resume and known.is_file() and self.checkpoints.is_dir():
             before = Config.load(known)
             for entry in dataclasses.fields(Config):
                 old, new = getattr(before, entry.name), getattr(config, entry.name)
@@ -44,8 +54,8 @@ class RunFolder:
                     )
         elif self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose another --out")
-        # What a kill left of the very first write does not make a run.
-        elif self.path.is_dir() and any(entry.suffix != ".writing" for entry in self.path.iterdir()):
+        # What a run that died before its first round left (its config, or a part of it) is in nobody's way.
+        elif self.path.is_dir() and any(not entry.name.startswith("config.toml") for entry in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty: pass --resume to go on with that run, or choose another --out")
 
     def open(self, config: Config) -> None:
@@ -68,6 +78,11 @@ class RunFolder:
         content = {"format_version": FORMAT_VERSION, **summary}
         write_atomically(self.path / "summary.json", (json.dumps(content, indent=2) + "\n").encode())
 
+    def read(self) -> FinishedRun:
+        """All that a report needs, or a UserError where the run has not finished."""
+        summary, history = self.read_summary(), self.read_metrics()
+        return FinishedRun(self.path.name, Config.load(self.path / "config.toml"), summary, history)
+
     def read_summary(self) -> dict[str, Any]:
         """The figures of a finished run, or a UserError where it has not finished."""
         return dict(self._read("summary.json", lambda text: checked_summary(json.loads(text))))
@@ -79,7 +94,7 @@ class RunFolder:
     def _read(self, name: str, parse: Any) -> Any:
         try:
             return parse((self.path / name).read_text("utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.path} has no {name}: it is no run folder, or the run has not finished (fedmlh run … --resume)"
             ) from None

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedmlh.runs.comparison import MIB
+from fedmlh.runs.comparison import MIB, Groups
+from fedmlh.runs.summary import judged
 
 #: Colour-blind safe (Okabe and Ito), first for FedMLH.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
-def draw_curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], part: str, kind: str) -> bytes:
+def draw_curves(groups: Groups, kind: str) -> bytes:
     """Precision by round (above) and by total bytes both ways (below); a thin line a seed, a thick one their mean."""
     import matplotlib
 
@@ -22,18 +23,21 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], 
     matplotlib.rcParams["svg.hashsalt"] = "fedmlh"
     from matplotlib import pyplot
 
-    ks = list(next(iter(histories.values()))[0][0][part]["precision"])
+    ks = list(next(iter(groups.values()))[0].summary["precision"])
     figure, axes = pyplot.subplots(2, len(ks), figsize=(3.6 * len(ks), 5.8), squeeze=False, layout="constrained")
-    for (name, runs), colour in zip(histories.items(), cycle(_COLOURS), strict=False):
-        shortest = min(len(history) for history in runs)
+    for (name, runs), colour in zip(groups.items(), cycle(_COLOURS), strict=False):
+        histories = [run.history for run in runs]
+        shortest = min(len(history) for history in histories)
         for column, k in enumerate(ks):
-            values = [[100 * record[part]["precision"][k] for record in history] for history in runs]
-            rounds = [[float(record["round"]) for record in history] for history in runs]
-            for row, x in enumerate((rounds, [_running_total(history) for history in runs])):
+            values = [[100 * judged(record)["precision"][k] for record in history] for history in histories]
+            rounds = [[float(record["round"]) for record in history] for history in histories]
+            for row, x in enumerate((rounds, [_running_total(history) for history in histories])):
                 for xs, ys in zip(x, values, strict=True):
                     axes[row][column].plot(xs, ys, color=colour, alpha=0.35, lw=1)
                 mean_x, mean_y = (np.mean([series[:shortest] for series in many], axis=0) for many in (x, values))
                 axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, label=name)
+    judges = {"test" if "(best round on test)" in name else "validation" for name in groups}
+    part = " or ".join(sorted(judges))
     for column, k in enumerate(ks):
         axes[0][column].set(title=f"P@{k}, {part}", xlabel="round")
         axes[1][column].set(xlabel="MiB sent, both ways")

@@ -5,11 +5,9 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
 
-from fedmlh.config import Config
 from fedmlh.runs.comparison import Row, compare, group
-from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.folder import FinishedRun, RunFolder
 from fedmlh.runs.plots import draw_curves
 from fedmlh.storage import write_atomically
 
@@ -34,45 +32,39 @@ $clients
 """)
 
 
-def write_report(folders: Sequence[RunFolder], target: Path) -> list[Row]:
-    """Write the page for finished runs, with curves.png beside it; returns the rows of its table."""
-    summaries = [folder.read_summary() for folder in folders]
-    groups = group(summaries)
+def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str], list[Row]]:
+    """Write the page for finished runs, with curves.png beside it; returns the heads and rows of its table."""
+    runs = [folder.read() for folder in folders]
+    groups = group(runs)
     rows = compare(groups)
-    paper = [summary for summary in summaries if summary["selection"] == "paper"]
-    part = "test" if paper else "validation"
-    if paper:
-        selection = (
-            "Selection “paper”: the best round was chosen on the test part, as in the paper. "
-            "These figures are optimistic and are for reproduction only."
-        )
-    else:
-        selection = (
+    notes = []
+    if any(run.config.selection == "validation" for run in runs):
+        notes.append(
             "The best round was chosen on validation points held out from training; the table is the test part at "
             "that round, measured once. ± is the standard deviation over seeds."
+        )
+    if any(run.config.selection == "paper" for run in runs):
+        notes.append(
+            "“Best round on test”: the round was chosen on the test part, as in the paper. Such figures are optimistic "
+            "and are for reproduction only."
         )
     picture = None
     curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
     if importlib.util.find_spec("matplotlib"):
-        histories: dict[str, list[Any]] = {
-            name: [folder.read_metrics() for folder, s in zip(folders, summaries, strict=True) if s in members]
-            for name, members in groups.items()
-        }
-        svg = draw_curves(histories, part, "svg").decode()
+        svg, picture = draw_curves(groups, "svg").decode(), draw_curves(groups, "png")
         curves = svg[svg.index("<svg") :]
-        picture = draw_curves(histories, part, "png")
     page = _PAGE.substitute(
-        title=html.escape(f"fedmlh: {', '.join(dict.fromkeys(str(s['name']) for s in summaries))}"),
-        selection=selection,
+        title=html.escape(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
+        selection=" ".join(notes),
         table=_table(("", *groups), [(row.name, *row.cells) for row in rows]),
         curves=curves,
-        clients=_clients(folders, summaries),
-        settings=html.escape(Config.load(folders[0].path / "config.toml").to_toml()),
+        clients=_clients(runs),
+        settings=html.escape(runs[0].config.to_toml()),
     )
     write_atomically(target, page.encode())
     if picture is not None:
         write_atomically(target.parent / "curves.png", picture)
-    return rows
+    return list(groups), rows
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,19 +74,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
 
 
-def _clients(folders: Sequence[RunFolder], summaries: Sequence[dict[str, Any]]) -> str:
+def _clients(runs: Sequence[FinishedRun]) -> str:
     """What the shared model gives each client, where that was measured."""
     parts = []
-    for folder, summary in zip(folders, summaries, strict=True):
-        clients = summary.get("clients", [])
+    for run in runs:
+        clients = run.summary.get("clients", [])
         if not clients:
             continue
-        ks = list(clients[0]["precision"])
+        ks = list(run.summary["precision"])
         alone = "precision_alone" in clients[0]
         head = ["client", "points", "held out", *(f"P@{k}" for k in ks), *(f"alone P@{k}" for k in ks if alone)]
         rows = [
             [
-                str(client["client"]),
+                str(client.get("site", client["client"])),
                 f"{client['examples']:,}",
                 f"{client['held_out']:,}",
                 *(f"{100 * client['precision'][k]:.1f}" for k in ks),
@@ -102,7 +94,7 @@ def _clients(folders: Sequence[RunFolder], summaries: Sequence[dict[str, Any]]) 
             ]
             for client in clients
         ]
-        parts.append(f"<h3>{html.escape(folder.path.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+        parts.append(f"<h3>{html.escape(run.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
     if not parts:
         return ""
     note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."

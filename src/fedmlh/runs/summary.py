@@ -1,7 +1,8 @@
 """The figures of a finished run, under the names that scripts rely on."""
 
+from collections.abc import Mapping
 from math import isfinite
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from fedmlh.evaluation.costs import paper_volume_bytes, peak_memory_bytes
@@ -14,7 +15,6 @@ def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
     """Costs and metrics; metrics are fractions of 1 on the test part at the selected round."""
     config, history, best = task.config, progress.history, progress.best_round
     model_bytes = 4 * task.stack.num_parameters
-    judged = history[best - 1]
     return {
         "name": config.name,
         "algorithm": config.algorithm,
@@ -25,14 +25,15 @@ def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
         "best_round": best,
         "rounds": progress.server.round,
         **test,
-        **({"validation": judged["validation"]} if "validation" in judged else {}),
+        **({"validation": judged(history[best - 1])} if config.selection == "validation" else {}),
         "bytes_up": sum(record["bytes_up"] for record in history),
         "bytes_down": sum(record["bytes_down"] for record in history),
         "bytes_up_to_best": sum(record["bytes_up"] for record in history[:best]),
         "bytes_down_to_best": sum(record["bytes_down"] for record in history[:best]),
         "paper_volume_bytes": paper_volume_bytes(best, config.clients_per_round, model_bytes),
-        "seconds_per_round": fmean(record["seconds_training"] for record in history),
-        "seconds_evaluation_per_round": fmean(record["seconds_evaluation"] for record in history),
+        # The median: the first round also loads and compiles.
+        "seconds_per_round": median(record["seconds_training"] for record in history),
+        "seconds_evaluation_per_round": median(record["seconds_evaluation"] for record in history),
         "peak_memory_bytes": peak_memory_bytes(),
     }
 
@@ -57,10 +58,14 @@ def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
+def judged(record: Mapping[str, Any]) -> Any:
+    """The metrics by which the round was judged: on validation, or, in the paper's way, on test."""
+    return record["validation"] if "validation" in record else record["test"]
+
+
 def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics.jsonl, if it holds what curves show; else KeyError, TypeError or ValueError."""
-    judged = record["validation"] if "validation" in record else record["test"]
-    values = [record["round"], record["bytes_up"], record["bytes_down"], *judged["precision"].values()]
+    values = [record["round"], record["bytes_up"], record["bytes_down"], *judged(record)["precision"].values()]
     if not all(_is_number(value) for value in values):
         raise ValueError("a figure is not a number")
     return record

@@ -10,7 +10,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedmlh.config import Config
-from fedmlh.data.dataset import Labels
+from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Seeds, Task
@@ -26,17 +26,22 @@ class Bundle:
     weights: Tensor  # [P]
     labels: Labels
     text: TextFeatures | None
+    #: Names the data it was trained on.
+    data: str
+    #: Where svmlight input counts features from, if the training data was of that kind.
+    first_feature: int | None
 
 
-def save_bundle(
-    folder: Path, task: Task, seeds: Seeds, weights: Tensor, labels: Labels, text: TextFeatures | None
-) -> None:
+def save_bundle(folder: Path, task: Task, seeds: Seeds, weights: Tensor, dataset: Dataset) -> None:
     """Write the folder in one step."""
+    labels, text = dataset.labels, dataset.text
     about = {
         "num_features": task.num_features,
         "num_labels": task.num_labels,
         "seeds": {"run": seeds.run, "labels": seeds.labels, "features": seeds.features},
         "text": None if text is None else text.to_json(),
+        "data": dataset.fingerprint,
+        "first_feature": dataset.first_feature,
     }
     files = {
         "model.json": json.dumps(about).encode(),
@@ -65,6 +70,8 @@ def load_bundle(folder: Path) -> Bundle:
             raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
         if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
             raise ValueError("labels.json holds a name that is not text")
+        if not isinstance(about["data"], str) or about["first_feature"] not in (None, 0, 1):
+            raise ValueError("data or first_feature in model.json")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SafetensorError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
-    return Bundle(task, seeds, weights, labels, text)
+    return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
@@ -52,17 +53,18 @@ class Model:
         """What a score says, in one sentence."""
         tables = self.bundle.task.stack.num_tables
         what = "log-probability" if self.bundle.task.config.decoding == "log-probs" else "logit"
-        if self.bundle.task.identity and tables == 1:
-            return f"score: the model's {what} of the label; higher is likelier"
+        if self.bundle.task.identity:
+            return f"score: the model's {what} of the label, mean over tables; higher is likelier"
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; higher is likelier"
 
-    def predict(self, points: Sequence[str] | csr_matrix, k: int = 5) -> list[list[Prediction]]:
-        """The k best labels of each point: texts where the model was trained on text, else rows of raw features."""
+    def predict(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> list[list[Prediction]]:
+        """The k best labels of each point: texts where the model was trained on text, else rows of raw features
+        (any scipy sparse matrix, or a numpy array)."""
         return list(self.predict_stream(points, k))
 
-    def predict_stream(self, points: Sequence[str] | csr_matrix, k: int = 5) -> Iterator[list[Prediction]]:
+    def predict_stream(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> Iterator[list[Prediction]]:
         """The same, point by point."""
-        X = points if isinstance(points, csr_matrix) else self._vectorize(points)
+        X = self._vectorize(points) if isinstance(points, str | Sequence) else csr_matrix(points, dtype=np.float32)
         if X.shape[1] != self.bundle.task.num_features:
             raise UserError(
                 f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
@@ -94,7 +96,9 @@ class Model:
         evaluator = Evaluator(bundle.task, bundle.seeds, dataset, self._weights.device)
         return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
 
-    def _vectorize(self, texts: Sequence[str]) -> Any:
+    def _vectorize(self, texts: str | Sequence[str]) -> Any:
+        if isinstance(texts, str):
+            raise UserError("predict takes a list of texts: put the one text in brackets")
         if self.bundle.text is None:
             raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
         return self.bundle.text.transform(texts)
