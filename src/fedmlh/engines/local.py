@@ -114,7 +114,8 @@ class LocalClients:
                 for done in as_completed([pool.submit(self._answer, client, broadcast) for client in sampled]):
                     yield done.result()
             finally:
-                pool.shutdown(cancel_futures=True)
+                # All replies have come, or nobody wants them any more: either way there is nothing to wait for.
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, number: int, broadcast: Callable[[int], bytes]) -> tuple[int, bytes | Rejected]:
         try:

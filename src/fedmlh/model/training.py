@@ -14,7 +14,7 @@ from fedmlh.model.stack import Stack, forward
 
 try:
     from fedmlh.model.kernels import training as compiled
-except ImportError:  # no numba: the plain path gives the same results, later
+except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: the same results, later
     compiled = None  # type: ignore[assignment]
 
 
