@@ -21,7 +21,7 @@ check: $(VENV)/.ready  ## format, lint, types
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast]'
 	touch $@
 
 clean:
