@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmlh.model.decode import decode
 
 #: Labels times tables below which there is nothing to gain, and from which a second thread pays (times points).
-_SMALL = 1 << 12
+_SMALL = 1 << 11
 _SMALL_FOR_THREADS = 1 << 22
 #: The compiled way keeps the k best in order by insertion: so many of all labels, and no more, pay.
 _LARGEST_K, _LARGEST_SHARE = 1024, 1 / 32

@@ -164,7 +164,7 @@ def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
     in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
-    bound = np.array([2.0**126 / len(scores)], np.float32).view(np.int32)[0]
+    bound = np.float32(2.0**126 / len(scores)).view(np.int32)
     keys = best.view(np.int32)
     unfit = 0
     for r in range(len(scores)):
@@ -238,20 +238,24 @@ def _score(scores: np.ndarray, point: int, buckets: np.ndarray, place: int) -> f
 
 
 @_compiled
-def _first_threshold(scores: np.ndarray, point: int, order: Labels, k: int) -> float:
-    """A score that k labels reach: the k-th best among some of the best buckets of the first table."""
-    num_labels, num_buckets = len(order.ids), scores.shape[2]
-    wanted = 6 * k + 16
-    width = min(num_buckets, max(2, -(-wanted * num_buckets // num_labels)))
-    hot, heat = np.full(width, _NO_LABEL), np.full(width, _LOWEST)
+def _first_threshold(
+    scores: np.ndarray,
+    point: int,
+    order: Labels,
+    hot: np.ndarray,
+    heat: np.ndarray,
+    labels: np.ndarray,
+    values: np.ndarray,
+) -> float:
+    """A score that k labels reach: the k-th best of labels from the hottest buckets of the first table."""
+    hot[:], heat[:], labels[:], values[:] = _NO_LABEL, _LOWEST, _NO_LABEL, _LOWEST
     row = scores[0, point]
-    for b in range(num_buckets):
+    for b in range(len(row)):
         if row[b] > heat[-1]:
             _insert(hot, heat, b, row[b])
-    labels, values = np.full(k, _NO_LABEL), np.full(k, _LOWEST)
     for b in hot:
         if b != _NO_LABEL:
-            for i in range(order.begins[b], min(order.begins[b + 1], order.begins[b] + max(64, wanted))):
+            for i in range(order.begins[b], min(order.begins[b + 1], order.begins[b] + max(64, 8 * len(labels)))):
                 value = _score(scores, point, order.buckets, order.members[i])
                 if value > values[-1]:
                     _insert(labels, values, i, value)
@@ -297,11 +301,13 @@ def _filter(
     # sizes, which for a label that reaches t is no more than twice the positive part of room and R |t|.
     room, scale = np.zeros(BLOCK), np.zeros(BLOCK, np.float32)
     limits, visits = np.zeros(BLOCK, np.uint8), np.zeros(BLOCK, np.int64)
+    num_hot = min(num_buckets, max(2, -(-(4 * k + 12) * num_buckets // num_labels)))
+    hot, heat = np.empty(num_hot, np.int64), np.empty(num_hot, np.float32)
     for i in range(size):
         point = begin + i
         fit[point] = _survey(scores, point, best[i])
         if fit[point]:
-            threshold = _first_threshold(scores, point, order, k)
+            threshold = _first_threshold(scores, point, order, hot, heat, labels[point], values[point])
             if threshold > _LOWEST:
                 lowest, positive = np.float64(threshold) * num_tables, 0.0
                 for r in range(num_tables):
@@ -348,6 +354,9 @@ def filter_blocks(
     fit: np.ndarray,
 ) -> None:
     """Points in blocks; those not fit are left alone.  # [R, n, B] -> [n, k], [n, k], [n]"""
-    steps = np.empty((scores.shape[0] * scores.shape[2] + BLOCK, BLOCK), np.uint8)
+    num_rows = scores.shape[0] * scores.shape[2] + BLOCK
+    memory = np.empty((num_rows + 1) * BLOCK, np.uint8)
+    aligned = -memory.ctypes.data % BLOCK  # a row that lies across two cache lines costs two reads
+    steps = memory[aligned : aligned + num_rows * BLOCK].reshape(num_rows, BLOCK)
     for first in range(begin, end, BLOCK):
         _filter(scores, first, min(BLOCK, end - first), order, buckets, steps, labels, values, fit)
