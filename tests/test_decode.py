@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from fedmlh.model import ranking
+from fedmlh.model import decoder, ranking
 from fedmlh.model.decode import decode, label_scores, top_labels
+from fedmlh.model.decoder import Decoder
 from fedmlh.model.ranking import Ranker
 from fedmlh.model.stack import Stack
 
@@ -96,6 +97,158 @@ class TestDecode:
         assert (values == 1).all()
 
 
+KINDS = (
+    "normal",
+    "whole",
+    "equal",
+    "trained",
+    "huge",
+    "tiny",
+    "mixed",
+    "infinite",
+    "mostly infinite",
+    "one high bucket",
+    "one low bucket",
+    "zeros",
+    "odd",
+)
+
+
+def draw_scores(kind, rng, R, n, B):
+    """Bucket scores that are easy, tie, round, overflow or are missing.  # [R, n, B]"""
+    x = rng.normal(size=(R, n, B))
+    match kind:
+        case "whole":
+            x = np.round(x)
+        case "equal":
+            x = np.full_like(x, x.flat[0])
+        case "trained":
+            x = -np.logaddexp(0, 7 - 1.5 * x - 9 * (rng.random(x.shape) < 2 / B))
+        case "huge":
+            x *= 10.0 ** rng.integers(30, 39, (1, n, 1))
+            x = np.clip(x, -3e38, 3e38)
+        case "tiny":
+            x *= 10.0 ** rng.integers(-45, -30, (1, n, 1))
+        case "mixed":
+            x *= 10.0 ** rng.uniform(-9, 9, x.shape)
+        case "infinite":
+            x[rng.random(x.shape) < 0.2] = -np.inf
+        case "mostly infinite":
+            x[rng.random(x.shape) < 0.9] = -np.inf
+            x[:, ::3] = -np.inf
+        case "one high bucket":
+            x[:, :, 0] += 1e6
+        case "one low bucket":
+            x[:, :, 0] -= 1e30
+        case "zeros":
+            x = np.where(x > 0, 0.0, -0.0)
+        case "odd":
+            x[rng.integers(R, size=n // 3), rng.integers(n, size=n // 3), rng.integers(B, size=n // 3)] = np.inf
+            x[0, 0, 0] = np.nan
+    return torch.from_numpy(x.astype(np.float32))
+
+
+def assert_same_bits(found, expected):
+    """Equal and of equal type; 0.0 is not -0.0."""
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        np.testing.assert_array_equal(a.view(f"i{a.itemsize}"), b.view(f"i{b.itemsize}"))
+
+
+class TestDecoder:
+    """Every way to decode against the plain one, which the tests above hold against a full sort."""
+
+    @pytest.fixture(autouse=True)
+    def _small_shapes_take_the_fast_way_too(self, monkeypatch):
+        pytest.importorskip("numba")
+        monkeypatch.setattr(decoder, "_SMALL", 0)
+        monkeypatch.setattr(decoder, "_SMALL_FOR_THREADS", 0)
+        monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+
+    @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 7), st.integers(1, 150), st.data())
+    def test_all_ways_agree(self, seed, kind, R, n, data):
+        rng = np.random.default_rng(seed)
+        p = data.draw(st.integers(1, 700), "p")
+        B = data.draw(st.integers(1, p) | st.integers(1, 40), "B")
+        k = data.draw(st.integers(1, 12) | st.integers(1, p + 3), "k")
+        scores, buckets = draw_scores(kind, rng, R, n, B), torch.from_numpy(rng.integers(0, B, (R, p)))
+        before = scores.clone()
+        found = Decoder(buckets, B)(scores, k)
+        assert_same_bits(found, decode(scores, buckets, k))
+        if kind not in ("odd", "huge"):
+            assert_equal(found, brute_force(label_scores(scores, buckets).numpy(), k))
+        assert torch.equal(scores.view(torch.int32), before.view(torch.int32))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("R", [1, 3, 8])
+    def test_many_labels(self, kind, R):
+        """So many that the filter, not the first threshold, does the work; two blocks and a rest, uneven buckets."""
+        rng = np.random.default_rng(R)
+        n, B, p = 64 + 64 + 11, 130, 20_011
+        buckets = torch.from_numpy((B * rng.random((R, p)) ** 2).astype(np.int64))
+        scores = draw_scores(kind, rng, R, n, B)
+        ready = Decoder(buckets, B)
+        for k in (1, 5, 300):
+            assert_same_bits(ready(scores, k), decode(scores, buckets, k))
+
+    @pytest.mark.parametrize("kind", ["normal", "whole", "infinite", "odd"])
+    @pytest.mark.parametrize("n", [1, 7, 8, 63, 64, 65, 71, 72, 300])
+    def test_threads_and_neighbours_do_not_matter(self, kind, n):
+        rng = np.random.default_rng(n)
+        scores, buckets = draw_scores(kind, rng, 4, n, 60), torch.from_numpy(rng.integers(0, 60, (4, 3000)))
+        ready, before = Decoder(buckets, 60), torch.get_num_threads()
+        try:
+            results = []
+            for threads in (1, 2, 5):
+                torch.set_num_threads(threads)
+                results.append(ready(scores, 5))
+        finally:
+            torch.set_num_threads(before)
+        for result in results:
+            assert_same_bits(result, decode(scores, buckets, 5))
+        for i in range(0, n, 40):
+            assert_same_bits(ready(scores[:, i : i + 1], 5), [part[i : i + 1] for part in results[0]])
+
+    @pytest.mark.parametrize("n", [3, 70])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_identity_map(self, kind, n):
+        scores = draw_scores(kind, np.random.default_rng(n), 1, n, 5000)
+        buckets = torch.arange(5000)[None]
+        assert_same_bits(Decoder(buckets, 5000)(scores, 6), decode(scores, buckets, 6))
+
+    def test_more_buckets_than_two_bytes_can_number(self):
+        rng = np.random.default_rng(6)
+        B = (1 << 16) + 5
+        scores, buckets = draw_scores("trained", rng, 2, 66, B), torch.from_numpy(rng.integers(0, B, (2, 100_000)))
+        assert_same_bits(Decoder(buckets, B)(scores, 5), decode(scores, buckets, 5))
+
+    def test_most_labels_in_one_bucket_or_none_in_the_best(self):
+        rng = np.random.default_rng(7)
+        buckets = torch.from_numpy(np.where(rng.random((3, 4000)) < 0.95, 7, rng.integers(0, 9, (3, 4000))))
+        scores = draw_scores("normal", rng, 3, 64, 50)
+        assert_same_bits(Decoder(buckets, 50)(scores, 5), decode(scores, buckets, 5))
+
+    def test_without_numba_the_plain_way_is_taken(self, monkeypatch):
+        monkeypatch.setattr(decoder, "_kernels", lambda: None)
+        monkeypatch.setattr(decoder, "_PLAIN_SCORES", 900)
+        rng = np.random.default_rng(8)
+        scores, buckets = draw_scores("whole", rng, 3, 20, 30), torch.from_numpy(rng.integers(0, 30, (3, 400)))
+        assert_same_bits(Decoder(buckets, 30)(scores, 5), decode(scores, buckets, 5))
+
+    @pytest.mark.parametrize("bucket", [-1, 30])
+    def test_a_label_map_that_points_outside_is_refused(self, bucket):
+        buckets = torch.zeros((3, 400), dtype=torch.int64)
+        buckets[1, 17] = bucket
+        with pytest.raises(IndexError):
+            Decoder(buckets, 30)(torch.zeros(3, 64, 30), 5)
+
+    def test_no_points(self):
+        labels, values = Decoder(torch.zeros((3, 400), dtype=torch.int64), 30)(torch.zeros(3, 0, 30), 5)
+        assert labels.shape == values.shape == (0, 5)
+
+
 def make_case(n=30, R=3, B=8, p=50, d=12, seed=4, maps=1):
     rng = np.random.default_rng(seed)
     stack = Stack(R, d, (6,), B)
@@ -124,10 +277,10 @@ class TestRanker:
         stack, model, features, buckets = make_case(maps=maps)
         ranker = Ranker(stack, buckets, loss, decoding)
         whole = gather(ranker, model, features, 5)
-        for scores_at_once in (1, 50 * 7, 50 * 29):
-            monkeypatch.setattr(ranking, "_BATCH_SCORES", scores_at_once)
+        for numbers_at_once in (1, 24 * 7, 24 * 29):
+            monkeypatch.setattr(ranking, "_BATCH_NUMBERS", numbers_at_once)
             batches = sum(1 for _ in ranker.rank(model, features, 5))
-            assert batches == -(-30 // max(1, scores_at_once // 50))
+            assert batches == -(-30 // max(1, numbers_at_once // 24))
             labels, values = gather(ranker, model, features, 5)
             np.testing.assert_array_equal(labels, whole[0])
             np.testing.assert_allclose(values, whole[1], rtol=1e-5, atol=1e-6)
@@ -147,9 +300,9 @@ class TestRanker:
         assert (np.sort(labels, axis=1) == np.arange(50)).all()
         assert (np.diff(values, axis=1) <= 0).all()
 
-    @pytest.mark.parametrize("scores_at_once", [1, 1 << 23])
-    def test_excluded_pairs_are_dropped_and_the_rest_moves_up(self, scores_at_once, monkeypatch):
-        monkeypatch.setattr(ranking, "_BATCH_SCORES", scores_at_once)
+    @pytest.mark.parametrize("numbers_at_once", [1, 1 << 23])
+    def test_excluded_pairs_are_dropped_and_the_rest_moves_up(self, numbers_at_once, monkeypatch):
+        monkeypatch.setattr(ranking, "_BATCH_NUMBERS", numbers_at_once)
         stack, model, features, buckets = make_case()
         ranker = Ranker(stack, buckets, "bce", "log-probs")
         full, full_scores = gather(ranker, model, features, 50)

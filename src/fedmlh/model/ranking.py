@@ -2,19 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.decode import decode
+from fedmlh.model.decoder import Decoder
 from fedmlh.model.losses import LOSSES
 from fedmlh.model.stack import Stack, forward
 from fedmlh.model.training import densify
 
-#: Scores held at once, in numbers: a batch of points times all labels.
-_BATCH_SCORES = 1 << 23
+#: Numbers held at once for a batch of points: their bucket scores in all tables, or their features if those are more.
+_BATCH_NUMBERS = 1 << 24
+_LARGEST_BATCH = 1024
+#: The decoder works on whole blocks of points.
+_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,15 @@ class Ranker:
     loss: str
     decoding: str
 
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self.buckets, self.stack.num_outputs)
+
+    def _batch_size(self) -> int:
+        widest = max(self.stack.num_tables * self.stack.num_outputs, self.stack.num_inputs)
+        size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // widest))
+        return size if size < _BLOCK else size - size % _BLOCK
+
     @torch.no_grad()
     def rank(
         self, model: Tensor, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
@@ -33,8 +46,7 @@ class Ranker:
         """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
         layers = self.stack.views(model)
         num_points, num_labels = features[0].shape[0], self.buckets.shape[1]
-        widest = max(num_labels, self.stack.num_tables * self.stack.num_outputs, self.stack.num_inputs)
-        size = max(1, min(1024, _BATCH_SCORES // widest))
+        size = self._batch_size()
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
             logits = forward(layers, densify(features, rows.start, rows.stop, model.device))
@@ -42,7 +54,7 @@ class Ranker:
             hidden = None if excluded is None else excluded[rows]
             # With pairs to leave out, rank so many more that k are left for every point.
             more = 0 if hidden is None or hidden.nnz == 0 else int(np.diff(hidden.indptr).max())
-            labels, values = decode(scores, self.buckets, k + more)
+            labels, values = self._decoder(scores, k + more)
             if more and hidden is not None:
                 labels, values = _drop(labels, values, hidden, num_labels)
             yield rows, _padded(labels, k, -1), _padded(values, k, -np.inf)
