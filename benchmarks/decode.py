@@ -9,8 +9,8 @@ With --eurlex (the folder of the EurLex titles, see experiments/README.md) the p
 as well, and the scores are those of its test points.
 
 Every result is compared with a full sort first. Times are for a batch (torch: 64 points, 8 of the largest shape; the
-decoder: 128 to 1,024), in µs a point; every turn times all ways once,
-each after a call to warm up, so that what else runs on the machine meets all of them.
+decoder: 128 to 1,024), in µs a point; every turn times all ways once, each after a call to warm up, so that what else
+runs on the machine meets all of them.
 """
 
 import argparse

@@ -270,6 +270,20 @@ def gather(ranker, model, features, k, excluded=None):
 
 
 class TestRanker:
+    @pytest.fixture(autouse=True, params=["plain", "compiled"])
+    def _both_ways(self, request, monkeypatch):
+        if request.param == "compiled":
+            pytest.importorskip("numba")
+            monkeypatch.setattr(decoder, "_SMALL", 0)
+            monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+
+    def test_large_batches_are_whole_blocks(self):
+        stack, model, features, buckets = make_case(n=1100)
+        sizes = [len(labels) for _, labels, _ in Ranker(stack, buckets, "bce", "logits").rank(model, features, 5)]
+        assert sizes == [1024, 76]
+        assert Ranker(Stack(8, 12, (6,), 20_000), buckets, "bce", "logits")._batch_size() == 64
+        assert Ranker(Stack(1, 12, (6,), 3_000_000), buckets, "bce", "logits")._batch_size() == 5
+
     @pytest.mark.parametrize("loss", ["bce", "softmax"])
     @pytest.mark.parametrize("decoding", ["log-probs", "logits"])
     @pytest.mark.parametrize("maps", [1, 3])
