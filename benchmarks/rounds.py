@@ -25,6 +25,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, train
@@ -63,8 +64,7 @@ def run_product(stack: Stack, start: torch.Tensor, shards: list[Shard]) -> float
 
     def work(number: int) -> float:
         rng = np.random.default_rng(number)
-        settings = {"loss": "bce", "optimizer": "adam", "learning_rate": RATE, "epochs": 1, "batch_size": BATCH}
-        return train(stack, start, shards[number], rng, **settings)[1]
+        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), rng)[1]
 
     with one_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         return float(np.mean(list(pool.map(work, range(len(shards))))))

@@ -15,6 +15,7 @@ from fedmlh.engines.local import LocalClients
 from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, train
 from fedmlh.randomness import generator
@@ -183,8 +184,8 @@ def test_a_stack_trains_as_its_sub_models_would_alone(optimizer, maps):
     stack = Stack(tables, D, (8, 6), B)
     start = stack.initial(1)
     shard = Shard(tuple(csr_matrix(x) for x in X), tuple(csr_matrix(z) for z in Z))
-    arguments = {"optimizer": optimizer, "learning_rate": RATES[optimizer], "epochs": 3, "batch_size": 5}
-    flat, loss = train(stack, start, shard, np.random.default_rng(9), loss="bce", **arguments)
+    recipe = Recipe("bce", optimizer, RATES[optimizer], epochs=3, batch_size=5)
+    flat, loss = train(stack, start, shard, recipe, np.random.default_rng(9))
 
     modules, losses = [make_module((D, 8, 6, B)) for _ in range(tables)], []
     for table, module in enumerate(modules):
@@ -204,15 +205,7 @@ def test_training_leaves_the_model_it_starts_from():
     X, Y = make_clients()
     shard = Shard((csr_matrix(X[0]),), (csr_matrix(Y[0][:, :B]),) * 2)
     moved, _ = train(
-        stack,
-        start,
-        shard,
-        np.random.default_rng(0),
-        loss="softmax",
-        optimizer="adam",
-        learning_rate=0.1,
-        epochs=1,
-        batch_size=4,
+        stack, start, shard, Recipe("softmax", "adam", 0.1, epochs=1, batch_size=4), np.random.default_rng(0)
     )
     assert torch.equal(start, kept)
     assert not torch.equal(moved, kept)

@@ -8,6 +8,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from fedmlh.model import training
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, train, train_plain
@@ -43,8 +44,8 @@ def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3):
     stack, features, buckets, rng = case
     orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(epochs)])
     start = stack.initial(1)
-    settings = {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate, "batch_size": batch_size}
-    results = [f(stack, start, features, buckets, orders, **settings) for f in (kernels.train_compiled, train_plain)]
+    recipe = Recipe(loss, optimizer, learning_rate, epochs, batch_size)
+    results = [f(stack, start, features, buckets, orders, recipe) for f in (kernels.train_compiled, train_plain)]
     assert torch.equal(start, stack.initial(1))
     return start, *results
 
@@ -86,10 +87,9 @@ def test_rows_left_alone_for_long_catch_up_to_where_plain_adam_would_be():
     z[:, 0] = 1
     stack = Stack(1, 4, (), 3)
     start, orders = stack.initial(0), np.arange(n)[None]
-    settings = {"loss": "bce", "optimizer": "adam", "learning_rate": 1e-3, "batch_size": 1}
-    arguments = (stack, start, (csr_matrix(x),), (csr_matrix(z),), orders)
-    fast, _ = kernels.train_compiled(*arguments, **settings)
-    plain, _ = train_plain(*arguments, **settings)
+    arguments = (stack, start, (csr_matrix(x),), (csr_matrix(z),), orders, Recipe("bce", "adam", 1e-3, 1, 1))
+    fast, _ = kernels.train_compiled(*arguments)
+    plain, _ = train_plain(*arguments)
     moved = (plain - start)[:3].abs()
     assert moved.min() > 4e-3  # several steps' worth, though it had one gradient
     torch.testing.assert_close(fast, plain, rtol=0, atol=2e-6)
@@ -111,8 +111,7 @@ def test_the_same_bits_alone_and_side_by_side():
     shard, start = Shard(features, buckets), stack.initial(3)
 
     def work(_):
-        settings = {"loss": "bce", "optimizer": "adam", "learning_rate": 1e-2, "epochs": 2, "batch_size": 20}
-        return train(stack, start, shard, np.random.default_rng(5), **settings)
+        return train(stack, start, shard, Recipe("bce", "adam", 1e-2, 2, 20), np.random.default_rng(5))
 
     alone = work(0)
     with ThreadPoolExecutor(4) as pool:
@@ -123,10 +122,10 @@ def test_the_same_bits_alone_and_side_by_side():
 
 def test_without_numba_training_gives_the_same_model(monkeypatch):
     stack, features, buckets, _ = make_case((7,), 1)
-    settings = {"loss": "softmax", "optimizer": "sgd", "learning_rate": 0.3, "epochs": 2, "batch_size": 10}
+    shard, recipe = Shard(features, buckets), Recipe("softmax", "sgd", 0.3, 2, 10)
     models = []
     for compiled in (training.compiled, None):
         monkeypatch.setattr(training, "compiled", compiled)
-        models.append(train(stack, stack.initial(2), Shard(features, buckets), np.random.default_rng(1), **settings)[0])
+        models.append(train(stack, stack.initial(2), shard, recipe, np.random.default_rng(1))[0])
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=2e-6)
     assert not torch.equal(models[0], stack.initial(2))

@@ -46,17 +46,8 @@ class Client:
         task, config = self.task, self.task.config
         header, seeds, model = check_broadcast(broadcast, self.number, task)
         model = model.to(self.device)
-        trained, loss = train(
-            task.stack,
-            model,
-            self.prepare(seeds),
-            generator(header.seed, "local training", header.round, header.attempt, self.number),
-            loss=config.loss,
-            optimizer=config.optimizer,
-            learning_rate=config.learning_rate,
-            epochs=config.local_epochs,
-            batch_size=config.batch_size,
-        )
+        rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
+        trained, loss = train(task.stack, model, self.prepare(seeds), task.recipe, rng)
         kept = memory.settle(tuple(header.accepted))
         payload_up, staged = self._encode(trained - model, kept)
         update = UpdateHeader(

@@ -10,6 +10,7 @@ from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.hashing.features import FeatureMap, make_feature_map
 from fedmlh.hashing.labels import LabelMap, make_label_map
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
 
@@ -66,6 +67,12 @@ class Task:
             hidden=self.config.hidden_sizes,
             num_outputs=self.num_labels if self.identity else self.config.num_buckets,
         )
+
+    @property
+    def recipe(self) -> Recipe:
+        """How every client trains."""
+        c = self.config
+        return Recipe(c.loss, c.optimizer, c.learning_rate, c.local_epochs, c.batch_size)
 
     @cached_property
     def fingerprint(self) -> str:

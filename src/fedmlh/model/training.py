@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.losses import LOSSES, Positives
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 
 try:
@@ -29,56 +29,35 @@ class Shard:
         return int(self.buckets[0].shape[0])
 
 
-def train(
-    stack: Stack,
-    flat: Tensor,
-    shard: Shard,
-    rng: np.random.Generator,
-    *,
-    loss: str,
-    optimizer: str,
-    learning_rate: float,
-    epochs: int,
-    batch_size: int,
-) -> tuple[Tensor, float]:
-    """All R sub-models trained for some epochs from `flat` [P]; the new parameters and the last epoch's mean loss."""
-    orders = np.stack([rng.permutation(len(shard)) for _ in range(epochs)])
-    settings: dict[str, Any] = {
-        "loss": loss,
-        "optimizer": optimizer,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-    }
+def train(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """All R sub-models trained for a local round from `flat` [P]; the new parameters and the last epoch's mean loss."""
+    orders = np.stack([rng.permutation(len(shard)) for _ in range(recipe.epochs)])
     if compiled is not None and flat.device.type == "cpu":
-        return compiled.train_compiled(stack, flat, shard.features, shard.buckets, orders, **settings)
-    return train_plain(stack, flat, shard.features, shard.buckets, orders, **settings)
+        return compiled.train_compiled(stack, flat, shard.features, shard.buckets, orders, recipe)
+    return train_plain(stack, flat, shard.features, shard.buckets, orders, recipe)
 
 
 def train_plain(
     stack: Stack,
     flat: Tensor,
-    features: tuple[csr_matrix, ...],
-    buckets: tuple[csr_matrix, ...],
+    features: tuple[csr_matrix, ...],  # 1 or R × [n, d̃]
+    buckets: tuple[csr_matrix, ...],  # R × [n, B]
     orders: np.ndarray,  # [E, n] the points of each epoch in order
-    *,
-    loss: str,
-    optimizer: str,
-    learning_rate: float,
-    batch_size: int,
+    recipe: Recipe,
 ) -> tuple[Tensor, float]:
     """The same in plain torch: on a GPU, where nothing can be compiled, and as the reference."""
     flat = flat.clone()
     layers = [layer.requires_grad_() for layer in stack.views(flat)]
-    make = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
-    step = make(layers, lr=learning_rate, fused=True)
+    make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.SGD
+    step = make(layers, lr=recipe.learning_rate, fused=True)
     total = 0.0
     for order in orders:
         x, z = tuple(part[order] for part in features), tuple(part[order] for part in buckets)
         losses = []
-        for begin in range(0, len(order), batch_size):
-            end = min(begin + batch_size, len(order))
+        for begin in range(0, len(order), recipe.batch_size):
+            end = min(begin + recipe.batch_size, len(order))
             logits = forward(layers, densify(x, begin, end, flat.device))
-            value = LOSSES[loss].value(logits, _positives(z, begin, end, flat.device))
+            value = LOSSES[recipe.loss].value(logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             step.step()

@@ -13,6 +13,7 @@ from numba import njit
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -30,12 +31,8 @@ def train_compiled(
     flat: Tensor,
     features: tuple[csr_matrix, ...],  # 1 or R × [n, d̃]
     buckets: tuple[csr_matrix, ...],  # R × [n, B]
-    orders: np.ndarray,
-    *,
-    loss: str,
-    optimizer: str,
-    learning_rate: float,
-    batch_size: int,
+    orders: np.ndarray,  # [E, n]
+    recipe: Recipe,
 ) -> tuple[Tensor, float]:
     """All tables one after the other, each for all epochs: what one table needs stays in the cache."""
     flat = flat.clone()
@@ -51,10 +48,10 @@ def train_compiled(
             *(x.indptr, x.indices, x.data),
             *(z.indptr, z.indices),
             orders,
-            min(batch_size, orders.shape[1]),
-            loss == "softmax",
-            optimizer == "adam",
-            learning_rate,
+            min(recipe.batch_size, orders.shape[1]),
+            recipe.loss == "softmax",
+            recipe.optimizer == "adam",
+            recipe.learning_rate,
         )
         parts = torch.split(theta, [layer[table].numel() for layer in layers])
         for layer, part in zip(layers, parts, strict=True):
