@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check clean
+.PHONY: demo test test-all check bench clean
 
 demo: $(VENV)/.ready  ## both algorithms on the built-in data, compared
 	rm -rf runs/demo
@@ -13,6 +13,10 @@ test: check  ## everything that runs in a few minutes
 
 test-all: check  ## the slow checks as well
 	$(BIN)/pytest
+
+bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
+	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/decode.py
 
 check: $(VENV)/.ready  ## format, lint, types
 	$(BIN)/ruff format --check .

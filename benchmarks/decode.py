@@ -30,7 +30,7 @@ from torch import Tensor
 import fedmlh
 from fedmlh.model.decode import label_scores
 from fedmlh.model.decoder import Decoder
-from fedmlh.model.losses import log_likelihood
+from fedmlh.model.losses import LOSSES
 from fedmlh.model.stack import forward
 from fedmlh.model.training import densify
 
@@ -64,7 +64,7 @@ def train_eurlex(folder: Path) -> tuple[Tensor, Tensor, int]:
     buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets)
     with torch.no_grad():
         logits = forward(bundle.task.stack.views(bundle.weights), densify(features, 0, 1024, torch.device("cpu")))
-        return buckets, log_likelihood(logits, bundle.task.config.loss), bundle.task.stack.num_outputs
+        return buckets, LOSSES[bundle.task.config.loss].log_likelihood(logits), bundle.task.stack.num_outputs
 
 
 def by_torch(scores: Tensor, buckets: Tensor) -> None:
