@@ -26,11 +26,6 @@ SUMMARY_KEYS = set(
 )
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
-
-
 def call(*arguments: object) -> int:
     """The exit code of a command, run in this process."""
     argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]

@@ -18,11 +18,6 @@ from fedmlh.data.statistics import describe
 from fedmlh.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
-
-
 def draw_split(rng: np.random.Generator, n: int, d: int, p: int) -> Split:
     X = np.where(rng.random((n, d)) < 0.2, rng.normal(size=(n, d)) * 10.0 ** rng.integers(-30, 30, (n, d)), 0)
     Y = rng.random((n, p)) < 0.15

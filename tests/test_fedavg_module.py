@@ -28,13 +28,7 @@ OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 RATES = {"adam": 0.01, "sgd": 0.5}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Matrices this small lose more to a second thread than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_module(widths):

@@ -17,11 +17,6 @@ X = csr_matrix(np.array([[1, 0, 0.5], [0, 0, 2]], np.float32))
 Y = csr_matrix(np.array([[1, 1], [0, 1]], np.float32))
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()

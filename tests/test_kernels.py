@@ -10,17 +10,12 @@ from scipy.sparse import csr_matrix, random_array
 from fedmlh.model import training
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, train, train_plain
 
 pytest.importorskip("numba", reason="the compiled loop needs numba")
 from fedmlh.model.kernels import training as kernels
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_case(hidden, maps, *, tables=3, inputs=40, outputs=12, n=57, density=0.1, seed=0):

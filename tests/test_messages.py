@@ -66,13 +66,7 @@ UPDATE = UpdateHeader("run", "config", 3, 1, 2, "fp32", 50, 0.25)
 BROADCAST = BroadcastHeader("run", "config", 3, 1, 2, "fp32", 7, [1, 2], [3], [2, 0])
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Matrices this small lose more to a second thread than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seal(head, payload=b"", magic=b"FMLH", version=1):

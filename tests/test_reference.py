@@ -32,13 +32,7 @@ KINDS = [("fedmlh", "shared"), ("fedmlh", "per-table"), ("fedmlh", "none"), ("fe
 MEANS = [("bce", "uniform"), ("bce", "examples"), ("softmax", "uniform")]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Matrices this small lose more to a second thread than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def murmur3_of_int(key, seed):

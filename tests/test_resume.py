@@ -534,14 +534,6 @@ def test_a_lost_file_or_generation_is_like_a_damaged_one(helper, unbroken, stopp
 # One result, however the work is done.
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_number_of_workers_changes_no_bit(helper, unbroken, tmp_path, variant):
     for workers in (1, 2, 3):
