@@ -34,8 +34,8 @@ CLIENTS, BATCH, RATE = 4, 100, 1e-3
 #: feature_dim, hidden sizes, R, B, nonzeros a point (hashed), positive buckets a point and table, points a client
 SHAPES: dict[str, tuple[int, tuple[int, ...], int, int, int, int, int]] = {
     "eurlex-4k": (300, (150, 150), 4, 250, 22, 6, 1500),
-    "wiki10-31k": (5000, (500, 500), 4, 1000, 90, 18, 1000),
-    "amazontitles-131k": (5000, (1000, 1000), 4, 4000, 8, 2, 500),
+    "wiki10-31k": (5000, (500, 500), 4, 1000, 90, 18, 1500),
+    "amazontitles-131k": (5000, (1000, 1000), 4, 4000, 8, 2, 1500),
     "eurlex-4k, 160 nonzeros": (300, (150, 150), 4, 250, 160, 5, 1500),
     "wiki10-31k, 600 nonzeros": (5000, (500, 500), 4, 1000, 600, 18, 1000),
     "lean 1000-84-250 × 4": (1000, (84,), 4, 250, 22, 6, 1500),

@@ -3,12 +3,16 @@
 The reference is `train_plain` in fedmlh.model.training; tests/test_kernels.py holds the two together. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
 not streamed through memory but brought up to date when they are next needed (see `_catch_up`).
+
+Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice a step
+(caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used while it
+is in the cache, and moments are neither allocated nor cleared for a client.
 """
 
+from threading import local
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 from scipy.sparse import csr_matrix
 from torch import Tensor
@@ -17,13 +21,13 @@ from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
-#: Steps without a gradient after which what is left of a row's momentum is below float32's resolution.
-_FADED = 192
 _JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 #: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 #: Rows of a weight matrix whose gradient is made and used while it is still in the cache.
 _ROWS = 64
+#: Rows of the schedule: see `_make_schedule`.
+_PACE, _TAIL, _FADE1, _FADE2, _REACH = range(5)
 
 
 def train_compiled(
@@ -37,31 +41,46 @@ def train_compiled(
     """All tables one after the other, each for all epochs: what one table needs stays in the cache."""
     flat = flat.clone()
     layers = stack.views(flat)
-    widths = np.array((stack.num_inputs, *stack.hidden, stack.num_outputs))
+    sizes = [layer[0].numel() for layer in layers]
+    batch_size = min(recipe.batch_size, orders.shape[1])
+    steps = len(orders) * -(-orders.shape[1] // batch_size)
+    adam = recipe.optimizer == "adam"
+    moments = _room_for_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
     total = 0.0
     for table, z in enumerate(buckets):
         x = features[table % len(features)]
-        theta = torch.cat([layer[table].reshape(-1) for layer in layers])
         total += train_table(
-            theta.numpy(),
-            widths,
+            flat.numpy(),
+            moments,
+            np.array([layer[table].storage_offset() for layer in layers]),
+            np.cumsum([0, *sizes[:-1]]),
+            np.array((stack.num_inputs, *stack.hidden, stack.num_outputs)),
             *(x.indptr, x.indices, x.data),
             *(z.indptr, z.indices),
             orders,
-            min(recipe.batch_size, orders.shape[1]),
+            batch_size,
             recipe.loss == "softmax",
-            recipe.optimizer == "adam",
-            recipe.learning_rate,
+            _make_schedule(steps, recipe.learning_rate, adam),
         )
-        parts = torch.split(theta, [layer[table].numel() for layer in layers])
-        for layer, part in zip(layers, parts, strict=True):
-            layer[table] = part.view(layer[table].shape)
     return flat, total / stack.num_tables
+
+
+_kept = local()
+
+
+def _room_for_moments(size: int) -> np.ndarray:
+    """Each thread keeps its own: fresh memory from the system costs as much as a step that uses it.  # [2, P / R]"""
+    if getattr(_kept, "moments", np.empty((2, 0))).shape[1] != size:
+        _kept.moments = np.empty((2, size), np.float32)
+    return _kept.moments
 
 
 @njit(**_JIT)
 def train_table(
-    theta: np.ndarray,  # [P / R] parameters of one table, changed in place
+    theta: np.ndarray,  # [P] parameters of all tables; those of one are changed in place
+    moments: np.ndarray,  # [2, P / R] room for Adam's moments, whatever it holds; empty: plain SGD
+    at_theta: np.ndarray,  # where this table's weight, bias, weight, bias … begin in theta
+    at_moments: np.ndarray,  # and in the moments
     widths: np.ndarray,  # inputs, hidden …, outputs
     x_indptr: np.ndarray,
     x_indices: np.ndarray,
@@ -71,28 +90,26 @@ def train_table(
     orders: np.ndarray,  # [E, n] the points of each epoch in order
     batch_size: int,
     softmax: bool,
-    adam: bool,
-    learning_rate: float,
+    schedule: np.ndarray,
 ) -> float:
     """Train one table for all epochs; returns the last epoch's mean loss."""
     layers, epochs, n = len(widths) - 1, orders.shape[0], orders.shape[1]
-    starts = _layer_starts(widths)
-    first, inputs = widths[1], widths[0]
+    inputs, first = widths[0], widths[1]
     widest = widths[1:].max()
-    moments = np.zeros((2, theta.size if adam else 0), np.float32)
     acts = np.empty((layers, batch_size * widest), np.float32)
-    turned = np.empty(batch_size * widths[:-1].max() if layers > 1 else 0, np.float32)
-    delta = np.empty(batch_size * widest, np.float32)
-    below = np.empty(batch_size * widest, np.float32)
+    deltas = np.empty((2, batch_size * widest), np.float32)
+    turned = np.empty(batch_size * widest, np.float32)
     grad = np.empty(_ROWS * widest, np.float32)
     bits = np.empty(widest, np.int32)
+    most = _most_nonzeros(x_indptr, batch_size, n)
+    counts = np.zeros(inputs, np.int64)
+    features = np.empty(min(inputs, most), np.int64)
+    bounds = np.empty(min(inputs, most) + 1, np.int64)
+    points = np.empty(most, np.int64)
+    values = np.empty(most, np.float32)
     last = np.zeros(inputs, np.int64)  # step of the last update of each row of the first layer
-    slot = np.full(inputs, -1, np.int64)
-    touched = np.empty(inputs, np.int64)
-    rows_grad = np.zeros((min(inputs, _most_nonzeros(x_indptr, batch_size, n)), first), np.float32)
-    w_first = theta[: inputs * first].reshape(inputs, first)
-    steps = epochs * ((n + batch_size - 1) // batch_size)
-    pace = _adam_pace(steps, learning_rate)
+    m_all, v_all = moments[0], moments[1]
+    w_first = theta[at_theta[0] : at_theta[0] + inputs * first]
     step, mean_loss = 0, 0.0
 
     for epoch in range(epochs):
@@ -101,167 +118,216 @@ def train_table(
             rows = orders[epoch, begin : begin + batch_size]
             size = len(rows)
             step += 1
-            count = _mark(rows, x_indptr, x_indices, slot, touched)
-            if adam:
-                for i in range(count):
-                    _catch_up(theta, moments, touched[i], first, last[touched[i]], step - 1, pace)
+            count = _by_feature(rows, x_indptr, x_indices, x_data, counts, features, bounds, points, values)
             # Forward.
-            for layer in range(layers):
-                width = widths[layer + 1]
-                out = acts[layer, : size * width].reshape(size, width)
-                bias = theta[starts[layer] + widths[layer] * width : starts[layer] + (widths[layer] + 1) * width]
-                if layer == 0:
-                    _sparse_product(rows, x_indptr, x_indices, x_data, w_first, bias, out)
-                else:
-                    weight = theta[starts[layer] : starts[layer] + widths[layer] * width].reshape(widths[layer], width)
-                    np.dot(acts[layer - 1, : size * widths[layer]].reshape(size, widths[layer]), weight, out)
-                    for i in range(size):
-                        for j in range(width):
-                            out[i, j] += bias[j]
-                if layer < layers - 1:
-                    for i in range(size):
-                        for j in range(width):
-                            out[i, j] = max(out[i, j], np.float32(0))
-            # Loss and its gradient, in place of the logits.
-            outputs = widths[layers]
-            logits = acts[layers - 1, : size * outputs].reshape(size, outputs)
-            if softmax:
-                loss = _softmax_gradient(logits, rows, z_indptr, z_indices, bits, measured)
-            else:
-                loss = _bce_gradient(logits, rows, z_indptr, z_indices, bits, measured)
-            mean_loss += loss * size / n if measured else 0.0
-            delta[: size * outputs] = acts[layers - 1, : size * outputs]
-            # Backward, from the last layer to the second.
-            for layer in range(layers - 1, 0, -1):
-                width, inner = widths[layer + 1], widths[layer]
-                d_out = delta[: size * width].reshape(size, width)
-                a = acts[layer - 1, : size * inner].reshape(size, inner)
-                weight = theta[starts[layer] : starts[layer] + inner * width].reshape(inner, width)
-                d_in = below[: size * inner].reshape(size, inner)
-                np.dot(d_out, weight.T, d_in)
-                for i in range(size):
-                    for j in range(inner):
-                        if a[i, j] <= 0:
-                            d_in[i, j] = 0
-                at = turned[: size * inner].reshape(inner, size)
-                for i in range(size):
-                    for j in range(inner):
-                        at[j, i] = a[i, j]
-                for row in range(0, inner, _ROWS):
-                    end = min(row + _ROWS, inner)
-                    g = grad[: (end - row) * width].reshape(end - row, width)
-                    np.dot(at[row:end], d_out, g)
-                    place = starts[layer] + row * width
-                    _update(theta, moments, place, grad[: (end - row) * width], adam, step, pace, learning_rate)
-                _update_bias(
-                    theta, moments, starts[layer] + inner * width, d_out, grad, adam, step, pace, learning_rate
-                )
-                delta[: size * inner] = below[: size * inner]
-            # The first layer: only rows whose features the batch carries have a gradient.
-            d_first = delta[: size * first].reshape(size, first)
-            for i in range(size):
-                for at_x in range(x_indptr[rows[i]], x_indptr[rows[i] + 1]):
-                    target, value = rows_grad[slot[x_indices[at_x]]], x_data[at_x]
-                    for j in range(first):
-                        target[j] += value * d_first[i, j]
+            out = acts[0, : size * first].reshape(size, first)
+            _fill(out, theta[at_theta[1] : at_theta[1] + first])
             for i in range(count):
-                feature = touched[i]
-                _update(theta, moments, feature * first, rows_grad[i], adam, step, pace, learning_rate)
-                rows_grad[i, :] = 0
-                last[feature] = step
-                slot[feature] = -1
-            _update_bias(theta, moments, inputs * first, d_first, grad, adam, step, pace, learning_rate)
-    if adam:
-        for feature in range(inputs):
-            _catch_up(theta, moments, feature, first, last[feature], steps, pace)
+                a, b = features[i] * first, (features[i] + 1) * first
+                _catch_up(w_first[a:b], m_all[a:b], v_all[a:b], last[features[i]], step - 1, schedule)
+                _spread(w_first[a:b], points[bounds[i] : bounds[i + 1]], values[bounds[i] : bounds[i + 1]], out)
+            if layers > 1:
+                _relu(out.ravel())
+            for layer in range(1, layers):
+                inner, width = widths[layer], widths[layer + 1]
+                weight = theta[at_theta[2 * layer] : at_theta[2 * layer] + inner * width].reshape(inner, width)
+                below = out
+                out = acts[layer, : size * width].reshape(size, width)
+                np.dot(below, weight, out)
+                _add(out, theta[at_theta[2 * layer + 1] : at_theta[2 * layer + 1] + width], layer < layers - 1)
+            # Loss and its gradient, in place of the logits.
+            if softmax:
+                loss = _softmax_gradient(out, rows, z_indptr, z_indices, bits, measured)
+            else:
+                loss = _bce_gradient(out, rows, z_indptr, z_indices, bits, measured)
+            mean_loss += loss * size / n if measured else 0.0
+            # Backward: the gradient goes down before the weight that it passes through changes.
+            for layer in range(layers - 1, -1, -1):
+                inner, width = widths[layer], widths[layer + 1]
+                d_out = out
+                if layer > 0:
+                    below = acts[layer - 1, : size * inner].reshape(size, inner)
+                    weight = theta[at_theta[2 * layer] : at_theta[2 * layer] + inner * width].reshape(inner, width)
+                    out = deltas[layer % 2, : size * inner].reshape(size, inner)
+                    np.dot(d_out, weight.T, out)
+                    _mask(out.ravel(), below.ravel())
+                    across = turned[: size * inner].reshape(inner, size)
+                    _turn(below, across)
+                    for row in range(0, inner, _ROWS):
+                        end = min(row + _ROWS, inner)
+                        g = grad[: (end - row) * width]
+                        np.dot(across[row:end], d_out, g.reshape(end - row, width))
+                        a, b = at_theta[2 * layer] + row * width, at_moments[2 * layer] + row * width
+                        w, m, v = theta[a : a + len(g)], m_all[b : b + len(g)], v_all[b : b + len(g)]
+                        _update(w, m, v, g, step - 1, step, schedule)
+                else:
+                    i = 0
+                    while i < count:
+                        # Neighbouring rows of the same age are updated as one stretch, which saves ragged ends.
+                        start, age, length = features[i], last[features[i]], 0
+                        while (
+                            i < count and length < _ROWS and features[i] == start + length and last[features[i]] == age
+                        ):
+                            g = grad[length * width : (length + 1) * width]
+                            _gather(d_out, points[bounds[i] : bounds[i + 1]], values[bounds[i] : bounds[i + 1]], g)
+                            last[features[i]] = step
+                            length += 1
+                            i += 1
+                        a, b = start * width, (start + length) * width
+                        _update(w_first[a:b], m_all[a:b], v_all[a:b], grad[: length * width], age, step, schedule)
+                g = grad[:width]
+                _sum_rows(d_out, g)
+                a, b = at_theta[2 * layer + 1], at_moments[2 * layer + 1]
+                w, m, v = theta[a : a + width], m_all[b : b + width], v_all[b : b + width]
+                _update(w, m, v, g, step - 1, step, schedule)
+    for feature in range(inputs):
+        a, b = feature * first, (feature + 1) * first
+        _catch_up(w_first[a:b], m_all[a:b], v_all[a:b], last[feature], step, schedule)
     return mean_loss
 
 
 @njit(**_JIT)
-def _layer_starts(widths: np.ndarray) -> np.ndarray:
-    starts = np.zeros(len(widths), np.int64)
-    for layer in range(len(widths) - 1):
-        starts[layer + 1] = starts[layer] + (widths[layer] + 1) * widths[layer + 1]
-    return starts
-
-
-@njit(**_JIT)
 def _most_nonzeros(indptr: np.ndarray, batch_size: int, n: int) -> int:
-    """No batch can carry more features than the fullest points together."""
+    """No batch can carry more entries than the fullest points together."""
     counts = np.sort(indptr[1:] - indptr[:-1])
-    return max(1, counts[max(0, n - batch_size) :].sum())
+    return counts[max(0, n - batch_size) :].sum()
 
 
 @njit(**_JIT)
-def _mark(rows: np.ndarray, indptr: np.ndarray, indices: np.ndarray, slot: np.ndarray, touched: np.ndarray) -> int:
-    """Number the features of a batch in the order of their first appearance."""
-    count = 0
-    for row in rows:
-        for at in range(indptr[row], indptr[row + 1]):
-            feature = indices[at]
-            if slot[feature] < 0:
-                slot[feature] = count
-                touched[count] = feature
-                count += 1
-    return count
-
-
-@njit(fastmath=_FAST, **_JIT)
-def _sparse_product(
+def _by_feature(
     rows: np.ndarray,
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    width = out.shape[1]
+    counts: np.ndarray,  # [d̃] zero, before and after
+    features: np.ndarray,
+    bounds: np.ndarray,
+    points: np.ndarray,
+    values: np.ndarray,
+) -> int:
+    """A batch turned over: its features in ascending order, each with its points and values."""
+    for row in rows:
+        for at in range(indptr[row], indptr[row + 1]):
+            counts[indices[at]] += 1
+    count, begin = 0, 0
+    for feature in range(len(counts)):
+        if counts[feature] > 0:
+            features[count], bounds[count] = feature, begin
+            begin += counts[feature]
+            counts[feature] = bounds[count]
+            count += 1
+    bounds[count] = begin
     for i in range(len(rows)):
-        target = out[i]
-        for j in range(width):
-            target[j] = bias[j]
         for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            source, value = weight[indices[at]], data[at]
-            for j in range(width):
-                target[j] += value * source[j]
+            place = counts[indices[at]]
+            points[place], values[place] = i, data[at]
+            counts[indices[at]] += 1
+    for i in range(count):
+        counts[features[i]] = 0
+    return count
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _fill(out: np.ndarray, bias: np.ndarray) -> None:
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = bias[j]
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _add(out: np.ndarray, bias: np.ndarray, relu: bool) -> None:
+    floor = np.float32(0 if relu else -np.inf)
+    for i in range(out.shape[0]):
+        row = out[i]
+        for j in range(len(bias)):
+            row[j] = max(row[j] + bias[j], floor)
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _relu(x: np.ndarray) -> None:
+    for i in range(len(x)):
+        x[i] = max(x[i], np.float32(0))
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _mask(gradient: np.ndarray, activations: np.ndarray) -> None:
+    for i in range(len(gradient)):
+        gradient[i] = gradient[i] if activations[i] > 0 else np.float32(0)
 
 
 @njit(**_JIT)
-def _adam_pace(steps: int, learning_rate: float) -> np.ndarray:
-    """lr · √(1 − β2^s) / (1 − β1^s): how far step s moves a parameter for each m / √v."""
-    pace = np.empty(steps + 2, np.float64)
-    pace[0] = 0
+def _turn(x: np.ndarray, out: np.ndarray) -> None:
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[j, i] = x[i, j]
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _sum_rows(x: np.ndarray, out: np.ndarray) -> None:
+    out[:] = 0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[j] += x[i, j]
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _spread(weight: np.ndarray, points: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
+    """What a feature adds to the points that carry it."""
+    for i in range(len(points)):
+        target, value = out[points[i]], values[i]
+        for j in range(len(weight)):
+            target[j] += value * weight[j]
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient: np.ndarray) -> None:
+    """The gradient of a feature's row, from the points that carry it."""
+    gradient[:] = 0
+    for i in range(len(points)):
+        source, value = d_out[points[i]], values[i]
+        for j in range(len(gradient)):
+            gradient[j] += value * source[j]
+
+
+@njit(**_JIT)
+def _make_schedule(steps: int, learning_rate: float, adam: bool) -> np.ndarray:
+    """What depends on the number of a step alone, or on a number of steps alone.  # [5, steps + 2]
+
+    PACE: lr · √(1 − β2^s) / (1 − β1^s), how far step s moves a parameter for each m / √v (plain SGD: lr).
+    TAIL: how far all steps after s together move a parameter that gets no further gradient, for each m / √v at s.
+    FADE1, FADE2, REACH: β1^k, β2^k and (β1 / √β2)^k.
+    """
+    schedule = np.zeros((5, steps + 2))
     for s in range(1, steps + 2):
-        pace[s] = learning_rate * np.sqrt(1 - BETA2**s) / (1 - BETA1**s)
-    return pace
+        schedule[_PACE, s] = learning_rate * np.sqrt(1 - BETA2**s) / (1 - BETA1**s) if adam else learning_rate
+    ratio = BETA1 / np.sqrt(BETA2)
+    for s in range(steps, -1, -1):
+        schedule[_TAIL, s] = ratio * (schedule[_PACE, s + 1] + schedule[_TAIL, s + 1])
+    for k in range(steps + 2):
+        schedule[_FADE1, k], schedule[_FADE2, k], schedule[_REACH, k] = BETA1**k, BETA2**k, ratio**k
+    return schedule
 
 
 @njit(fastmath=_FAST, **_JIT)
 def _update(
-    theta: np.ndarray,
-    moments: np.ndarray,
-    place: int,
-    gradient: np.ndarray,
-    adam: bool,
-    step: int,
-    pace: np.ndarray,
-    learning_rate: float,
+    w: np.ndarray, m: np.ndarray, v: np.ndarray, gradient: np.ndarray, last: int, step: int, schedule: np.ndarray
 ) -> None:
-    """A step of torch's Adam or SGD on a stretch of parameters."""
-    w = theta[place : place + len(gradient)]
-    if not adam:
-        rate = np.float32(learning_rate)
-        for i in range(len(gradient)):
+    """A step of torch's Adam on parameters whose moments are as of step `last`; without moments, of SGD."""
+    rate = np.float32(schedule[_PACE, step])
+    if len(m) == 0:
+        for i in range(len(w)):
             w[i] -= rate * gradient[i]
         return
-    m = moments[0, place : place + len(gradient)]
-    v = moments[1, place : place + len(gradient)]
-    keep1, keep2 = np.float32(BETA1), np.float32(BETA2)
     new1, new2 = np.float32(1 - BETA1), np.float32(1 - BETA2)
-    rate = np.float32(pace[step])
-    eps = np.float32(EPS * np.sqrt(1 - BETA2**step))
-    for i in range(len(gradient)):
+    eps = np.float32(EPS * np.sqrt(1 - schedule[_FADE2, step]))
+    if last == 0:  # the moments' memory holds nothing yet
+        for i in range(len(w)):
+            m[i] = new1 * gradient[i]
+            v[i] = new2 * gradient[i] * gradient[i]
+            w[i] -= rate * m[i] / (np.sqrt(v[i]) + eps)
+        return
+    keep1, keep2 = np.float32(schedule[_FADE1, step - last]), np.float32(schedule[_FADE2, step - last])
+    for i in range(len(w)):
         g = gradient[i]
         m[i] = keep1 * m[i] + new1 * g
         v[i] = keep2 * v[i] + new2 * g * g
@@ -269,53 +335,19 @@ def _update(
 
 
 @njit(fastmath=_FAST, **_JIT)
-def _update_bias(
-    theta: np.ndarray,
-    moments: np.ndarray,
-    place: int,
-    d_out: np.ndarray,
-    grad: np.ndarray,
-    adam: bool,
-    step: int,
-    pace: np.ndarray,
-    learning_rate: float,
-) -> None:
-    width = d_out.shape[1]
-    g = grad[:width]
-    g[:] = 0
-    for i in range(d_out.shape[0]):
-        for j in range(width):
-            g[j] += d_out[i, j]
-    _update(theta, moments, place, g, adam, step, pace, learning_rate)
+def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int, schedule: np.ndarray) -> None:
+    """What Adam would have done to a row in the steps last + 1 … until, in which its gradient was zero.
 
-
-@njit(fastmath=_FAST, **_JIT)
-def _catch_up(
-    theta: np.ndarray, moments: np.ndarray, feature: int, width: int, since: int, until: int, pace: np.ndarray
-) -> None:
-    """What Adam would have done to a row in the steps since … until, in which its gradient was zero.
-
-    With g = 0 step s only shrinks m by β1 and v by β2, and moves w by pace(s) · β1^j / √β2^j · m / (√v + ε'), with j
+    With g = 0 step s only shrinks m by β1 and v by β2, and moves w by pace(s) · (β1 / √β2)^j · m / (√v + ε'), with j
     the steps since the last gradient. Only ε' depends on s; taken as at the first of these steps, the sum over s is one
-    number for the whole row. It is exact for ε = 0.
+    number for the whole row. It is exact for ε = 0. The moments stay as of the last update, which `_update` knows.
     """
-    gap = until - since
-    if since == 0 or gap <= 0:
+    if len(m) == 0 or last == 0 or until <= last:
         return
-    ratio, factor, total = BETA1 / np.sqrt(BETA2), 1.0, 0.0
-    for j in range(1, min(gap, _FADED) + 1):
-        factor *= ratio
-        total += factor * pace[since + j]
-    move, fade1, fade2 = np.float32(total), np.float32(BETA1**gap), np.float32(BETA2**gap)
-    eps = np.float32(EPS * np.sqrt(1 - BETA2 ** (since + 1)))
-    place = feature * width
-    w = theta[place : place + width]
-    m = moments[0, place : place + width]
-    v = moments[1, place : place + width]
-    for i in range(width):
+    move = np.float32(schedule[_TAIL, last] - schedule[_REACH, until - last] * schedule[_TAIL, until])
+    eps = np.float32(EPS * np.sqrt(1 - schedule[_FADE2, last + 1]))
+    for i in range(len(w)):
         w[i] -= move * m[i] / (np.sqrt(v[i]) + eps)
-        m[i] *= fade1
-        v[i] *= fade2
 
 
 @njit(fastmath=_FAST, **_JIT)
