@@ -47,11 +47,12 @@ def make_shard(rng: np.random.Generator, shape: tuple[int, tuple[int, ...], int,
     """Points with exactly the stated numbers of nonzeros and positives, word frequencies falling like 1 / rank."""
     dim, _, tables, outputs, nonzeros, positives, points = shape
     return Shard(
-        (_draw(rng, points, dim, nonzeros),), tuple(_draw(rng, points, outputs, positives) for _ in range(tables))
+        (draw(rng, points, dim, nonzeros),), tuple(draw(rng, points, outputs, positives) for _ in range(tables))
     )
 
 
-def _draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_matrix:
+def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_matrix:
+    """Rows of `count` different columns each, column c drawn with weight 1 / (c + 1)."""
     # Gumbel top-k: `count` different columns a row, drawn with weights 1 / rank.
     keys = -np.log(np.arange(1, width + 1)) + rng.gumbel(size=(points, width))
     columns = np.sort(np.argpartition(-keys, count, axis=1)[:, :count], axis=1)
@@ -63,8 +64,8 @@ def run_product(stack: Stack, start: torch.Tensor, shards: list[Shard]) -> float
     """All clients side by side; the mean loss."""
 
     def work(number: int) -> float:
-        rng = np.random.default_rng(number)
-        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), rng)[1]
+        order = np.random.default_rng(number).permutation(len(shards[number]))
+        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), order[None])[1]
 
     with one_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         return float(np.mean(list(pool.map(work, range(len(shards))))))

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix, random_array
 from fedmlh.model import training
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, train, train_plain
+from fedmlh.model.training import Shard, draw_orders, train, train_plain
 
 pytest.importorskip("numba", reason="the compiled loop needs numba")
 from fedmlh.model.kernels import training as kernels
@@ -103,10 +103,10 @@ def test_the_exponential_is_that_of_float32():
 
 def test_the_same_bits_alone_and_side_by_side():
     stack, features, buckets, _ = make_case((32, 16), 1, inputs=200, outputs=60, n=300)
-    shard, start = Shard(features, buckets), stack.initial(3)
+    shard, start, recipe = Shard(features, buckets), stack.initial(3), Recipe("bce", "adam", 1e-2, 2, 20)
 
     def work(_):
-        return train(stack, start, shard, Recipe("bce", "adam", 1e-2, 2, 20), np.random.default_rng(5))
+        return train(stack, start, shard, recipe, draw_orders(300, recipe, np.random.default_rng(5)))
 
     alone = work(0)
     with ThreadPoolExecutor(4) as pool:
@@ -121,6 +121,8 @@ def test_without_numba_training_gives_the_same_model(monkeypatch):
     models = []
     for compiled in (training.compiled, None):
         monkeypatch.setattr(training, "compiled", compiled)
-        models.append(train(stack, stack.initial(2), shard, recipe, np.random.default_rng(1))[0])
+        models.append(
+            train(stack, stack.initial(2), shard, recipe, draw_orders(57, recipe, np.random.default_rng(1)))[0]
+        )
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=2e-6)
     assert not torch.equal(models[0], stack.initial(2))

@@ -234,7 +234,7 @@ class TestFolder:
         sites[lonely] = K - 1
         division = divide(dataclasses.replace(split, sites=sites), config)
         assert sorted(division.shards) == list(range(K - 1))
-        assert who(division.held_out[K - 1]).tolist() == [lonely]
+        assert who(division.validation)[division.held_out[K - 1]].tolist() == [lonely]
 
 
 class TestDivision:

@@ -28,6 +28,7 @@ class Config:
     algorithm: Literal["fedmlh", "fedavg"] = option("fedmlh", "fedavg is fedmlh with the identity label map")
     seed: int = option(0, "every random choice of the run follows from it", at_least=0, at_most=2**63 - 1)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU where there is one")
+    gpu_precision: Literal["tf32", "fp32"] = option("tf32", "matrix products on a GPU; tf32 rounds their inputs")
 
     data: str = option("", "data folder; empty: the built-in synthetic set of the sizes below")
     data_format: Literal["auto", "npz", "xmc", "svmlight", "text"] = option("auto", "how to read the folder")

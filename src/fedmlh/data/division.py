@@ -17,7 +17,7 @@ class Division:
 
     validation: Split
     shards: dict[int, Split]
-    held_out: dict[int, Split]
+    held_out: dict[int, np.ndarray]  # rows of `validation`
 
 
 def divide(train: Split, config: Config) -> Division:
@@ -48,7 +48,7 @@ def divide(train: Split, config: Config) -> Division:
             f"only {len(shards)} of {config.num_clients} clients have any training point, a round needs "
             f"{config.clients_per_round} (clients_per_round): use fewer clients or another partition"
         )
-    held_out = {client: validation.take(rows) for client, rows in enumerate(assign(validation, rng)) if len(rows)}
+    held_out = {client: rows for client, rows in enumerate(assign(validation, rng)) if len(rows)}
     return Division(validation, shards, held_out)
 
 

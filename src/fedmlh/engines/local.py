@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
@@ -16,10 +18,10 @@ from fedmlh.engines.loop import Judge, Watch, run_rounds
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import Evaluator
-from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
-from fedmlh.federated.task import Task
+from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.threads import one_thread
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
@@ -83,11 +85,11 @@ def run(
         checkpoints.save(progress)
         folder.write_metrics(progress.history)
 
-    local = LocalClients(clients, workers or _default_workers(device))
+    local = LocalClients(clients, workers or os.cpu_count() or 1, _make_trainer(task, clients, server.seeds, device))
     progress = run_rounds(server, local.exchange, local.memories, judge, watch, save, progress)
     summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
     if config.selection == "validation":
-        summary["clients"] = _compare_clients(server, local, division, evaluator, progress, tell)
+        summary["clients"] = _compare_clients(server, local, division, judge, progress, tell)
         if config.partition == "folder":
             for row in summary["clients"]:
                 row["site"] = dataset.site_names[row["client"]]
@@ -96,18 +98,34 @@ def run(
     return Run(summary, folder.path)
 
 
-class LocalClients:
-    """Clients in this process, trained side by side with one thread each, so that workers cannot change a bit."""
+class Trainer(Protocol):
+    """Trains several clients as one computation."""
 
-    def __init__(self, clients: Mapping[int, Client], workers: int) -> None:
+    def train(
+        self, models: Sequence[Tensor], clients: Sequence[int], orders: Sequence[np.ndarray]
+    ) -> list[tuple[Tensor, float]]:
+        """New parameters and mean loss of each."""
+
+
+class LocalClients:
+    """Clients in this process: side by side with one thread each, so that workers cannot change a bit, or all at once.
+
+    All at once is for a GPU: `trainer` then trains everyone who was sampled together.
+    """
+
+    def __init__(self, clients: Mapping[int, Client], workers: int, trainer: Trainer | None = None) -> None:
         self.clients = clients
         self.workers = workers
+        self.trainer = trainer
         self.memories: dict[int, Memory] = {}
 
     def exchange(
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | Rejected]]:
         """Train the sampled clients; replies come as they finish."""
+        if self.trainer is not None:
+            yield from self._exchange_at_once(self.trainer, sampled, broadcast)
+            return
         pool = ThreadPoolExecutor(min(self.workers, len(sampled)))
         with one_thread():
             try:
@@ -127,6 +145,33 @@ class LocalClients:
         self.memories[number] = memory
         return number, reply
 
+    def _exchange_at_once(
+        self, trainer: Trainer, sampled: Sequence[int], broadcast: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | Rejected]]:
+        accepted: dict[int, Assignment] = {}
+        for number in sampled:
+            try:
+                accepted[number] = self.clients[number].accept(broadcast(number))
+            except Rejected as refusal:
+                yield number, refusal
+        works = list(accepted.values())
+        trained = trainer.train([work.model for work in works], list(accepted), [work.orders for work in works])
+        for (number, work), (model, loss) in zip(accepted.items(), trained, strict=True):
+            memory = self.memories.get(number, Memory())
+            reply, self.memories[number] = self.clients[number].reply(work, model, loss, memory)
+            yield number, reply
+
+
+def _make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device: torch.device) -> Trainer | None:
+    if device.type != "cuda":
+        return None
+    try:
+        from fedmlh.model.kernels.cuda import CudaTrainer
+    except ImportError:  # no triton: one client after the other, in plain torch
+        return None
+    shards = {number: client.prepare(seeds) for number, client in clients.items()}
+    return CudaTrainer(task.stack, task.recipe, shards, device, tf32=task.config.gpu_precision == "tf32")
+
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; auto takes a GPU where there is one."""
@@ -136,15 +181,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def _default_workers(device: torch.device) -> int:
-    return 1 if device.type == "cuda" else os.cpu_count() or 1
-
-
 def _compare_clients(
     server: Server,
     local: LocalClients,
     division: Division,
-    evaluator: Evaluator,
+    judge: Judge,
     progress: Progress,
     tell: Callable[[str], None],
 ) -> list[dict[str, Any]]:
@@ -152,25 +193,25 @@ def _compare_clients(
 
     Alone: the same initial model, as many rounds at most, the best round on those same points.
     """
-    config = server.task.config
+    config, evaluator = server.task.config, judge.evaluator
+    parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
     rows = []
-    for number, points in division.held_out.items():
-        if number not in division.shards:
-            continue
-        prepared = evaluator.prepare(points)
+    for number, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
         row: dict[str, Any] = {
             "client": number,
             "examples": len(division.shards[number]),
-            "held_out": len(points),
-            "precision": evaluator.evaluate(progress.best_model, prepared)["precision"],
+            "held_out": len(parts[number]),
+            "precision": values["precision"],
         }
         if config.local_baseline:
             tell(f"training client {number} alone")
             single = replace(server.task, config=config.replace(clients_per_round=1, quorum=1))
-            judge = Judge(evaluator, "validation", prepared, "precision")
-            alone = LocalClients({number: local.clients[number]}, 1)
+            own = Judge(
+                evaluator, "validation", evaluator.prepare(division.validation.take(parts[number])), "precision"
+            )
+            alone = LocalClients({number: local.clients[number]}, 1, local.trainer)
             lonely = Server(single, {number: server.max_examples[number]}, server.device)
-            ended = run_rounds(lonely, alone.exchange, alone.memories, judge)
+            ended = run_rounds(lonely, alone.exchange, alone.memories, own)
             row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
             row["best_round_alone"] = ended.best_round
         rows.append(row)

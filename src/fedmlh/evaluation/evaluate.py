@@ -1,5 +1,6 @@
 """How good a model is on a set of points, by every metric, in batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,17 @@ class Evaluator:
         for rows, labels, _ in self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
         return metrics.values()
+
+    def evaluate_parts(self, model: Tensor, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
+        """The same for parts of the points, given by their rows; every point is ranked once."""
+        ranked = self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded)
+        labels = np.concatenate([labels for _, labels, _ in ranked])
+        values = {}
+        for part, rows in parts.items():
+            metrics = Metrics(self.ks, self.frequent, self.inverse_propensity)
+            metrics.add(labels[rows], points.Y[rows])
+            values[part] = metrics.values()
+        return values
 
 
 def selection_score(values: Values, metric: str = "precision") -> float:

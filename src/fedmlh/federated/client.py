@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.codecs import CODECS
-from fedmlh.federated.messages import UpdateHeader, pack
+from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
-from fedmlh.model.training import Shard, train
+from fedmlh.model.training import Shard, draw_orders, train
 from fedmlh.randomness import generator
 
 
@@ -29,6 +30,16 @@ class Memory:
         return self.staged if self.staged_in and self.staged_in == accepted else self.kept
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """What a client is to train: from which model, on which points, in which order."""
+
+    header: BroadcastHeader
+    model: Tensor  # [P]
+    shard: Shard
+    orders: np.ndarray  # [E, n]
+
+
 class Client:
     """One site's training points, hashed once with the seeds that the server sends."""
 
@@ -43,24 +54,33 @@ class Client:
 
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
-        task, config = self.task, self.task.config
-        header, seeds, model = check_broadcast(broadcast, self.number, task)
-        model = model.to(self.device)
+        work = self.accept(broadcast)
+        trained, loss = train(self.task.stack, work.model, work.shard, self.task.recipe, work.orders)
+        return self.reply(work, trained, loss, memory)
+
+    def accept(self, broadcast: bytes) -> Assignment:
+        """What a broadcast asks for, if it is one that this client should follow."""
+        header, seeds, model = check_broadcast(broadcast, self.number, self.task)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
-        trained, loss = train(task.stack, model, self.prepare(seeds), task.recipe, rng)
+        orders = draw_orders(len(self), self.task.recipe, rng)
+        return Assignment(header, model.to(self.device), self.prepare(seeds), orders)
+
+    def reply(self, work: Assignment, trained: Tensor, loss: float, memory: Memory) -> tuple[bytes, Memory]:
+        """The update that answers an assignment once it has been trained."""
+        header = work.header
         kept = memory.settle(tuple(header.accepted))
-        payload_up, staged = self._encode(trained - model, kept)
+        payload, staged = self._encode(trained - work.model, kept)
         update = UpdateHeader(
             header.run,
             header.config,
             header.round,
             header.attempt,
             self.number,
-            config.update_codec,
+            self.task.config.update_codec,
             len(self),
             loss,
         )
-        return pack(update, payload_up), Memory(kept, staged, (header.round, header.attempt))
+        return pack(update, payload), Memory(kept, staged, (header.round, header.attempt))
 
     def _encode(self, change: Tensor, kept: dict[str, Tensor]) -> tuple[bytes, dict[str, Tensor]]:
         """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""

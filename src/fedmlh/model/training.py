@@ -29,12 +29,16 @@ class Shard:
         return int(self.buckets[0].shape[0])
 
 
-def train(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, rng: np.random.Generator) -> tuple[Tensor, float]:
+def train(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray) -> tuple[Tensor, float]:
     """All R sub-models trained for a local round from `flat` [P]; the new parameters and the last epoch's mean loss."""
-    orders = np.stack([rng.permutation(len(shard)) for _ in range(recipe.epochs)])
     if compiled is not None and flat.device.type == "cpu":
         return compiled.train_compiled(stack, flat, shard.features, shard.buckets, orders, recipe)
     return train_plain(stack, flat, shard.features, shard.buckets, orders, recipe)
+
+
+def draw_orders(length: int, recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
+    """In which order a client of so many points takes them, anew in each epoch.  # [E, n]"""
+    return np.stack([rng.permutation(length) for _ in range(recipe.epochs)])
 
 
 def train_plain(

@@ -1,0 +1,430 @@
+"""Local training on a GPU: all sampled clients × all tables as one batched computation, captured once as a CUDA graph.
+
+The reference is `train_plain` in fedmlh.model.training; tests/test_cuda.py holds the two together.
+
+A step is bound by memory: it must read and write every parameter and its two moments. So a weight's gradient is never
+written: one kernel multiplies activations by the gradient above, tile by tile, and takes Adam's step on that tile while
+the product is in registers. A replayed graph needs nothing from the host: which points come next, and how far Adam
+steps, is read from tables on the device by a counter that lives there too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from scipy.sparse import csr_matrix, vstack
+from torch import Tensor
+
+from fedmlh.model.recipe import Recipe
+from fedmlh.model.stack import Stack
+from fedmlh.model.training import Shard
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+#: Rows of a weight begin where the GPU can read 16 bytes at once; the columns added for that stay zero.
+_ALIGN = 8
+#: Share of the GPU's free memory that a round may take.
+_SHARE = 0.8
+
+
+class CudaTrainer:
+    """Trains a run's clients together; their data and the working memory stay on the device between rounds."""
+
+    def __init__(
+        self, stack: Stack, recipe: Recipe, shards: Mapping[int, Shard], device: torch.device, *, tf32: bool
+    ) -> None:
+        self.stack, self.recipe, self.device, self.tf32 = stack, recipe, device, tf32
+        self._lengths = {client: len(shard) for client, shard in shards.items()}
+        self._begins = dict(zip(shards, np.cumsum([0, *self._lengths.values()]), strict=False))
+        features = zip(*(shard.features for shard in shards.values()), strict=True)
+        buckets = zip(*(shard.buckets for shard in shards.values()), strict=True)
+        self._x = _Points.gather([vstack(part, "csr") for part in features], device)
+        self._z = _Points.gather([vstack(part, "csr") for part in buckets], device)
+        self._bench: _Bench | None = None
+
+    def train(
+        self, models: Sequence[Tensor], clients: Sequence[int], orders: Sequence[np.ndarray]
+    ) -> list[tuple[Tensor, float]]:
+        """New parameters [P] and last epoch's mean loss of each client, from its model and its orders [E, n]."""
+        if self._bench is None:
+            self._bench = _Bench(self, min(len(clients), self._fitting()))
+        # Longest first: those that still have steps to take are then always the first few.
+        line = sorted(range(len(clients)), key=lambda i: -self._lengths[clients[i]])
+        done: dict[int, tuple[Tensor, float]] = {}
+        for begin in range(0, len(line), self._bench.most):
+            some = line[begin : begin + self._bench.most]
+            points = [orders[i] + self._begins[clients[i]] for i in some]
+            done |= zip(some, self._bench.train([models[i] for i in some], points), strict=True)
+        return [done[i] for i in range(len(clients))]
+
+    @property
+    def batch_size(self) -> int:
+        """Points a step at most."""
+        return min(self.recipe.batch_size, max(self._lengths.values()))
+
+    def _fitting(self) -> int:
+        """How many clients the memory holds: parameters, moments and result, activations and logits of a batch."""
+        stack = self.stack
+        widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
+        each = 4 * (4 * stack.num_parameters + stack.num_tables * self.batch_size * widths)
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**30
+        return max(1, int(_SHARE * free / each))
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Sparse rows of all clients on the device: M matrices, one after the other."""
+
+    indptr: Tensor  # [M, N + 1]
+    indices: Tensor
+    values: Tensor
+
+    @classmethod
+    def gather(cls, matrices: Sequence[csr_matrix], device: torch.device) -> "_Points":
+        begins = np.cumsum([0, *(matrix.nnz for matrix in matrices)])
+        indptr = np.stack([matrix.indptr.astype(np.int64) + b for matrix, b in zip(matrices, begins, strict=False)])
+        indices = np.concatenate([matrix.indices for matrix in matrices]).astype(np.int32)
+        values = np.concatenate([matrix.data for matrix in matrices]).astype(np.float32)
+        return cls(*(torch.from_numpy(part).to(device) for part in (indptr, indices, values)))
+
+
+class _Bench:
+    """Working memory for up to `most` clients, and the captured steps over it."""
+
+    def __init__(self, trainer: CudaTrainer, most: int) -> None:
+        self.trainer, self.most = trainer, most
+        stack, device, batch = trainer.stack, trainer.device, trainer.batch_size
+        nets, widths = most * stack.num_tables, [stack.num_inputs, *map(_aligned, (*stack.hidden, stack.num_outputs))]
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.weights = [zeros(nets, i, o) for i, o in pairwise(widths)]
+        self.biases = [zeros(nets, 1, o) for o in widths[1:]]
+        adam = trainer.recipe.optimizer == "adam"
+        self.moments = [tuple(zeros(*p.shape if adam else (1,)) for _ in "mv") for p in (*self.weights, *self.biases)]
+        self.acts = [zeros(nets, batch, width) for width in widths]
+        self.deltas = [zeros(nets, batch, width) for width in widths[1:-1]]
+        self.losses = zeros(nets, batch)
+        self.step = zeros(1, dtype=torch.int64)
+        longest = max(trainer._lengths.values())
+        self.steps = trainer.recipe.epochs * -(-longest // batch)
+        self.points = zeros(most, self.steps, batch, dtype=torch.int32) - 1  # -1: no point
+        self.sizes = zeros(most, self.steps, dtype=torch.int32)
+        self.shares = zeros(most, self.steps)  # what a point's loss counts for in the reported mean
+        self.pace = torch.from_numpy(_pace(self.steps, trainer.recipe.learning_rate, adam)).to(device)
+        self.graphs: dict[int, Any] = {}
+
+    def train(self, models: list[Tensor], orders: list[np.ndarray]) -> Iterator[tuple[Tensor, float]]:
+        """Train these clients, the one with the most steps first."""
+        batch, stack = self.points.shape[2], self.trainer.stack
+        ends = []
+        points = np.full(self.points.shape, -1, np.int32)
+        shares = np.zeros(self.shares.shape, np.float32)
+        for i, order in enumerate(orders):
+            a_pass = -(-order.shape[1] // batch)
+            padded = np.full((len(order), a_pass * batch), -1, np.int32)
+            padded[:, : order.shape[1]] = order
+            ends.append(padded.size // batch)
+            points[i, : ends[i]] = padded.reshape(-1, batch)
+            shares[i, ends[i] - a_pass : ends[i]] = 1 / order.shape[1]
+        active = [sum(end > step for end in ends) for step in range(ends[0])]
+        for count in sorted(set(active)):
+            if count not in self.graphs:
+                self.graphs[count] = self._capture(count)
+        for target, source in ((self.points, points), (self.shares, shares), (self.sizes, (points >= 0).sum(-1))):
+            target.copy_(torch.from_numpy(source))
+        for start in (self.step, self.losses, *(moment for pair in self.moments for moment in pair)):
+            start.zero_()
+        rows = stack.num_tables
+        for i, model in enumerate(models):
+            self._move(stack.views(model), i, out=False)
+        for count in active:
+            self.graphs[count]()
+        losses = self.losses[: len(models) * rows].view(len(models), -1).sum(1).tolist()
+        for i, loss in enumerate(losses):
+            result = torch.empty_like(models[i])
+            self._move(stack.views(result), i, out=True)
+            yield result, loss / rows
+
+    def _move(self, views: list[Tensor], client: int, *, out: bool) -> None:
+        """Parameters of one client into the working memory, or out of it."""
+        rows = slice(client * self.trainer.stack.num_tables, (client + 1) * self.trainer.stack.num_tables)
+        inner = self.trainer.stack.num_inputs
+        for i, (weight, bias) in enumerate(zip(views[::2], views[1::2], strict=True)):
+            width = weight.shape[2]
+            mine = (self.weights[i][rows, :inner, :width], self.biases[i][rows, 0, :width])
+            for a, b in zip(mine, (weight, bias), strict=True):
+                b.copy_(a) if out else a.copy_(b)
+            inner = width
+
+    def _capture(self, count: int) -> Any:
+        """A call that takes one step of the first `count` clients."""
+        with _matmul_precision(self.trainer.tf32):
+            if self.trainer.device.type != "cuda":  # Triton's interpreter
+                return lambda: self._take_step(count)
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            self.points.fill_(-1)
+            with torch.cuda.stream(stream):
+                self.step.zero_()
+                self._take_step(count)  # compiles the kernels and sets libraries up, which a capture cannot
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._take_step(count)
+            return graph.replay
+
+    def _take_step(self, count: int) -> None:
+        trainer, stack = self.trainer, self.trainer.stack
+        tables, outputs = stack.num_tables, stack.num_outputs
+        nets, layers, batch = count * tables, len(self.weights), self.points.shape[2]
+        acts = [a[:nets] for a in self.acts]
+        deltas = [d[:nets] for d in self.deltas]
+        x, z = trainer._x, trainer._z
+        where = (self.points, self.step, self.steps, batch, tables)
+        entries = (x.indptr, x.indices, x.values, x.indptr.shape[1], len(x.indptr))
+        _scatter[(nets, batch)](acts[0], *entries, *where, acts[0].shape[2], CLEAR=False, BLOCK=64)
+        for layer in range(layers):
+            torch.baddbmm(self.biases[layer][:nets], acts[layer], self.weights[layer][:nets], out=acts[layer + 1])
+            if layer < layers - 1:
+                acts[layer + 1].relu_()
+        kernel = _softmax_gradient if trainer.recipe.loss == "softmax" else _bce_gradient
+        kernel[(nets, batch)](
+            *(acts[-1], self.losses, z.indptr, z.indices, z.indptr.shape[1], *where, self.sizes, self.shares),
+            *(outputs, acts[-1].shape[2]),
+            BLOCK=1024,
+            HITS=32,
+            num_warps=4,
+        )
+        adam = trainer.recipe.optimizer == "adam"
+        above = acts[-1]
+        for layer in range(layers - 1, -1, -1):
+            if layer > 0:
+                torch.bmm(above, self.weights[layer][:nets].mT, out=deltas[layer - 1])
+                deltas[layer - 1].masked_fill_(acts[layer] <= 0, 0)
+            weight, bias = self.weights[layer], self.biases[layer]
+            inner, width = weight.shape[1:]
+            m, v = self.moments[layer]
+            tiles = triton.cdiv(inner, _TILE["TALL"]) * triton.cdiv(width, _TILE["WIDE"])
+            _update_weight[(tiles, nets)](
+                *(weight, m, v, acts[layer], above, self.pace, self.step, inner, width, batch),
+                ADAM=adam,
+                PRECISION="tf32" if trainer.tf32 else "ieee",
+                **_TILE,
+            )
+            m, v = self.moments[layers + layer]
+            _update_bias[(triton.cdiv(width, 128), nets)](
+                bias, m, v, above, self.pace, self.step, width, batch, ADAM=adam, BLOCK=128
+            )
+            if layer > 0:
+                above = deltas[layer - 1]
+        _scatter[(nets, batch)](acts[0], *entries, *where, acts[0].shape[2], CLEAR=True, BLOCK=64)
+        self.step.add_(1)
+
+
+#: Tile of a weight that one program updates, and how many warps share it.
+_TILE: dict[str, Any] = {"TALL": 64, "WIDE": 128, "DEEP": 32, "num_warps": 8}
+
+
+def _aligned(width: int) -> int:
+    return -(-width // _ALIGN) * _ALIGN
+
+
+def _pace(steps: int, learning_rate: float, adam: bool) -> np.ndarray:
+    """How far step s moves a parameter for each m / √v, and its ε; both as torch's Adam has them.  # [steps, 2]"""
+    s = np.arange(1, steps + 1)
+    if not adam:
+        return np.stack([np.full(steps, learning_rate), np.zeros(steps)], 1).astype(np.float32)
+    root = np.sqrt(1 - BETA2**s)
+    return np.stack([learning_rate * root / (1 - BETA1**s), EPS * root], 1).astype(np.float32)
+
+
+@contextmanager
+def _matmul_precision(tf32: bool) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@triton.jit
+def _point(points, step, steps, batch, tables):  # type: ignore[no-untyped-def]
+    """The point that this program (a net, a place in the batch) works on; -1: none."""
+    client, t = tl.program_id(0) // tables, tl.load(step)
+    return tl.load(points + (client * steps + t) * batch + tl.program_id(1)).to(tl.int64)
+
+
+@triton.jit
+def _scatter(  # type: ignore[no-untyped-def]
+    dense, indptr, indices, values, stride, maps, points, step, steps, batch, tables, width,
+    CLEAR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A point's sparse features into its dense row, or out of it again."""
+    net, place = tl.program_id(0), tl.program_id(1)
+    point = _point(points, step, steps, batch, tables)
+    if point >= 0:
+        row = indptr + ((net % tables) % maps).to(tl.int64) * stride + point
+        begin, end = tl.load(row), tl.load(row + 1)
+        target = dense + (net.to(tl.int64) * batch + place) * width
+        for at in range(begin, end, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+            if CLEAR:
+                tl.store(target + column, tl.zeros((BLOCK,), tl.float32), mask=lanes < end)
+            else:
+                tl.store(target + column, tl.load(values + lanes, mask=lanes < end, other=0.0), mask=lanes < end)
+
+
+@triton.jit
+def _bce_gradient(  # type: ignore[no-untyped-def]
+    logits, losses, indptr, indices, stride, points, step, steps, batch, tables, sizes, shares, outputs, width,
+    BLOCK: tl.constexpr, HITS: tl.constexpr,
+):  # fmt: skip
+    """One point's logits become the gradient of the mean loss over points and buckets."""
+    net, place = tl.program_id(0), tl.program_id(1)
+    point = _point(points, step, steps, batch, tables)
+    row = logits + (net.to(tl.int64) * batch + place) * width
+    if point < 0:
+        for at in range(0, width, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            tl.store(row + lanes, tl.zeros((BLOCK,), tl.float32), mask=lanes < width)
+    else:
+        cell = (net // tables) * steps + tl.load(step)
+        scale = 1.0 / (tl.load(sizes + cell).to(tl.float32) * outputs)
+        bounds = indptr + (net % tables).to(tl.int64) * stride + point
+        begin, end = tl.load(bounds), tl.load(bounds + 1)
+        loss = tl.zeros((BLOCK,), tl.float32)
+        hit = tl.zeros((HITS,), tl.float32)
+        for at in range(begin, end, HITS):
+            lanes = at + tl.arange(0, HITS)
+            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+            hit += tl.load(row + column, mask=lanes < end, other=0.0)
+        tl.debug_barrier()
+        for at in range(0, width, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            z = tl.load(row + lanes, mask=lanes < outputs, other=float("-inf"))
+            e = tl.exp(-tl.abs(z))
+            loss += tl.where(lanes < outputs, tl.maximum(z, 0.0) + tl.log(1.0 + e), 0.0)
+            s = 1.0 / (1.0 + e)
+            tl.store(row + lanes, tl.where(z >= 0, s, e * s) * scale, mask=lanes < width)
+        tl.debug_barrier()
+        for at in range(begin, end, HITS):
+            lanes = at + tl.arange(0, HITS)
+            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+            tl.store(row + column, tl.load(row + column, mask=lanes < end, other=0.0) - scale, mask=lanes < end)
+        kept = losses + net * batch + place
+        share = tl.load(shares + cell) / outputs
+        tl.store(kept, tl.load(kept) + share * (tl.sum(loss) - tl.sum(hit)))
+
+
+@triton.jit
+def _softmax_gradient(  # type: ignore[no-untyped-def]
+    logits, losses, indptr, indices, stride, points, step, steps, batch, tables, sizes, shares, outputs, width,
+    BLOCK: tl.constexpr, HITS: tl.constexpr,
+):  # fmt: skip
+    """The same for cross-entropy against targets that sum to 1; a point with no label has neither."""
+    net, place = tl.program_id(0), tl.program_id(1)
+    point = _point(points, step, steps, batch, tables)
+    row = logits + (net.to(tl.int64) * batch + place) * width
+    bounds = indptr + (net % tables).to(tl.int64) * stride + tl.maximum(point, 0)
+    begin, end = tl.load(bounds), tl.load(bounds + 1)
+    if (point < 0) | (begin == end):
+        for at in range(0, width, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            tl.store(row + lanes, tl.zeros((BLOCK,), tl.float32), mask=lanes < width)
+    else:
+        cell = (net // tables) * steps + tl.load(step)
+        scale = 1.0 / tl.load(sizes + cell).to(tl.float32)
+        hit = tl.zeros((HITS,), tl.float32)
+        for at in range(begin, end, HITS):
+            lanes = at + tl.arange(0, HITS)
+            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+            hit += tl.load(row + column, mask=lanes < end, other=0.0)
+        tops = tl.full((BLOCK,), float("-inf"), tl.float32)
+        for at in range(0, outputs, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            tops = tl.maximum(tops, tl.load(row + lanes, mask=lanes < outputs, other=float("-inf")))
+        top = tl.max(tops)
+        sums = tl.zeros((BLOCK,), tl.float32)
+        for at in range(0, outputs, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            sums += tl.exp(tl.load(row + lanes, mask=lanes < outputs, other=float("-inf")) - top)
+        total = tl.sum(sums)
+        tl.debug_barrier()
+        for at in range(0, width, BLOCK):
+            lanes = at + tl.arange(0, BLOCK)
+            z = tl.load(row + lanes, mask=lanes < outputs, other=float("-inf"))
+            tl.store(row + lanes, tl.exp(z - top) * (scale / total), mask=lanes < width)
+        tl.debug_barrier()
+        count = (end - begin).to(tl.float32)
+        for at in range(begin, end, HITS):
+            lanes = at + tl.arange(0, HITS)
+            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+            now = tl.load(row + column, mask=lanes < end, other=0.0)
+            tl.store(row + column, now - scale / count, mask=lanes < end)
+        kept = losses + net * batch + place
+        tl.store(kept, tl.load(kept) + tl.load(shares + cell) * (tl.log(total) + top - tl.sum(hit) / count))
+
+
+@triton.jit
+def _take(w, m, v, offsets, mask, gradient, pace, step, ADAM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A step of torch's Adam or SGD on parameters whose gradient is at hand."""
+    t = tl.load(step)
+    rate, eps = tl.load(pace + 2 * t), tl.load(pace + 2 * t + 1)
+    now = tl.load(w + offsets, mask=mask, other=0.0)
+    if ADAM:
+        first = 0.9 * tl.load(m + offsets, mask=mask, other=0.0) + 0.1 * gradient
+        second = 0.999 * tl.load(v + offsets, mask=mask, other=0.0) + 0.001 * gradient * gradient
+        tl.store(m + offsets, first, mask=mask)
+        tl.store(v + offsets, second, mask=mask)
+        tl.store(w + offsets, now - rate * first / (tl.sqrt(second) + eps), mask=mask)
+    else:
+        tl.store(w + offsets, now - rate * gradient, mask=mask)
+
+
+@triton.jit
+def _update_weight(  # type: ignore[no-untyped-def]
+    w, m, v, below, above, pace, step, inner, width, batch,
+    ADAM: tl.constexpr, PRECISION: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
+    """One tile of a weight: its gradient, below^T · above, and the step that follows from it."""
+    tiles = tl.cdiv(width, WIDE)
+    i = (tl.program_id(0) // tiles) * TALL + tl.arange(0, TALL)
+    o = (tl.program_id(0) % tiles) * WIDE + tl.arange(0, WIDE)
+    net = tl.program_id(1).to(tl.int64)
+    gradient = tl.zeros((TALL, WIDE), tl.float32)
+    for begin in range(0, batch, DEEP):
+        k = begin + tl.arange(0, DEEP)
+        a = tl.load(
+            below + net * batch * inner + k[None, :] * inner + i[:, None],
+            mask=(k[None, :] < batch) & (i[:, None] < inner), other=0.0,
+        )  # fmt: skip
+        d = tl.load(
+            above + net * batch * width + k[:, None] * width + o[None, :],
+            mask=(k[:, None] < batch) & (o[None, :] < width), other=0.0,
+        )  # fmt: skip
+        gradient = tl.dot(a, d, gradient, input_precision=PRECISION)
+    offsets = net * inner * width + i[:, None].to(tl.int64) * width + o[None, :]
+    mask = (i[:, None] < inner) & (o[None, :] < width)
+    _take(w, m, v, offsets, mask, gradient, pace, step, ADAM)
+
+
+@triton.jit
+def _update_bias(  # type: ignore[no-untyped-def]
+    b, m, v, above, pace, step, width, batch, ADAM: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A stretch of a bias: its gradient is the sum over the batch."""
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    net = tl.program_id(1).to(tl.int64)
+    gradient = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, batch):
+        gradient += tl.load(above + (net * batch + k) * width + o, mask=o < width, other=0.0)
+    _take(b, m, v, net * width + o, o < width, gradient, pace, step, ADAM)

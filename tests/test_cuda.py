@@ -1,0 +1,80 @@
+"""Clients trained together on a GPU end up where each would by the plain loop, alone.
+
+Without a GPU the kernels can be run by Triton's interpreter: TRITON_INTERPRET=1 pytest tests/test_cuda.py
+"""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix, random_array
+
+from fedmlh.model.recipe import Recipe
+from fedmlh.model.stack import Stack
+from fedmlh.model.training import Shard, train_plain
+
+pytest.importorskip("triton", reason="the GPU's kernels need triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not (torch.cuda.is_available() or INTERPRETED):
+    pytest.skip("there is no GPU here", allow_module_level=True)
+cuda = pytest.importorskip("fedmlh.model.kernels.cuda")
+
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+LENGTHS = {3: 21, 7: 8, 8: 30}
+
+
+def make_shards(maps, *, tables=2, inputs=30, outputs=11):
+    """Clients of unequal size; some points have no feature, some no label."""
+    rng = np.random.default_rng(0)
+    shards = {}
+    for client, n in LENGTHS.items():
+        features = []
+        for _ in range(maps):
+            x = random_array((n, inputs), density=0.15, rng=rng).toarray().astype(np.float32)
+            x[3] = 0
+            features.append(csr_matrix(x))
+        buckets = []
+        for _ in range(tables):
+            z = (rng.random((n, outputs)) < 0.2).astype(np.float32)
+            z[5] = 0
+            buckets.append(csr_matrix(z))
+        shards[client] = Shard(tuple(features), tuple(buckets))
+    return shards
+
+
+def together_and_alone(maps, hidden, recipe):
+    shards, stack = make_shards(maps), Stack(2, 30, hidden, 11)
+    trainer = cuda.CudaTrainer(stack, recipe, shards, DEVICE, tf32=False)
+    for clients in ([7, 8], [8, 3]):  # twice, with others the second time: nothing may be left over
+        models = [stack.initial(client).to(DEVICE) for client in clients]
+        orders = [
+            np.stack([np.random.default_rng(c + e).permutation(LENGTHS[c]) for e in range(recipe.epochs)])
+            for c in clients
+        ]
+        got = trainer.train(models, clients, orders)
+        for client, model, order, (trained, loss) in zip(clients, models, orders, got, strict=True):
+            assert torch.equal(model, stack.initial(client).to(DEVICE))
+            shard = shards[client]
+            yield model, trained, loss, *train_plain(stack, model, shard.features, shard.buckets, order, recipe)
+
+
+@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("hidden", [(), (7,), (20, 9)])
+@pytest.mark.parametrize("maps", [1, 2])
+def test_sgd_agrees_within_rounding(loss, hidden, maps):
+    for start, trained, mean, plain, plain_mean in together_and_alone(maps, hidden, Recipe(loss, "sgd", 0.5, 2, 8)):
+        assert (plain - start).abs().max() > 1e-3
+        torch.testing.assert_close(trained, plain, rtol=0, atol=3e-6)
+        assert mean == pytest.approx(plain_mean, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["bce", "softmax"])
+def test_adam_agrees_but_for_what_it_amplifies(loss):
+    rate = 1e-3
+    for start, trained, mean, plain, plain_mean in together_and_alone(1, (20, 9), Recipe(loss, "adam", rate, 3, 8)):
+        assert (plain - start).abs().mean() > rate
+        apart = (trained - plain).abs()
+        assert (apart > rate / 100).float().mean() < 0.01
+        assert apart.max() < 3 * rate
+        assert mean == pytest.approx(plain_mean, rel=1e-5)
