@@ -39,6 +39,11 @@ def who(split):
     return split.X.toarray()[:, 0].astype(int) - 1
 
 
+def held_out(division):
+    """The clients' parts of the validation part, as splits."""
+    return {client: division.validation.take(rows) for client, rows in division.held_out.items()}
+
+
 def assign(name, split, num_clients=K, seed=0, other=None, **options):
     """Rows of each client: the rule is fitted on `split` and applied to it, or to `other`."""
     rng = np.random.default_rng(seed)
@@ -245,12 +250,12 @@ class TestDivision:
     @pytest.mark.parametrize("partition", PARTITIONS)
     def test_validation_is_drawn_first_and_reaches_no_client(self, partition):
         division = divide(make_split(), self.config(partition=partition))
-        held_out = set(who(division.validation))
-        assert len(held_out) == len(division.validation) == round(0.1 * N)
+        validation = set(who(division.validation))
+        assert len(validation) == len(division.validation) == round(0.1 * N)
         trained = {int(i) for shard in division.shards.values() for i in who(shard)}
-        assert not held_out & trained
+        assert not validation & trained
         if partition != "paper-code":
-            assert held_out | trained == set(range(N))
+            assert validation | trained == set(range(N))
 
     def test_the_validation_part_does_not_depend_on_the_partition(self):
         parts = [who(divide(make_split(), self.config(partition=name)).validation) for name in PARTITIONS]
@@ -266,7 +271,7 @@ class TestDivision:
             make_split(),
             self.config(partition=partition, algorithm="fedavg", num_tables=2, rounds=3, clients_per_round=2),
         )
-        for a, b in ((one.shards, two.shards), (one.held_out, two.held_out)):
+        for a, b in ((one.shards, two.shards), (held_out(one), held_out(two))):
             assert a.keys() == b.keys()
             assert all(np.array_equal(who(a[k]), who(b[k])) for k in a)
 
@@ -281,7 +286,7 @@ class TestDivision:
     @pytest.mark.parametrize("partition", TRUE_PARTITIONS)
     def test_held_out_points_are_divided_as_well(self, partition):
         division = divide(make_split(), self.config(partition=partition))
-        parts = np.concatenate([who(part) for part in division.held_out.values()])
+        parts = np.concatenate([who(part) for part in held_out(division).values()])
         assert sorted(parts) == sorted(who(division.validation))
 
     def test_held_out_points_follow_the_rule_of_the_training_points(self):
@@ -292,11 +297,11 @@ class TestDivision:
         rows = np.concatenate([who(shard) for shard in division.shards.values()])
         _, once = np.unique(rows, return_index=True)
         counts, size = fit[once].sum(axis=0), len(once)
-        checked = 0
+        checked, parts = 0, held_out(division)
         for label in np.flatnonzero(counts >= 0.01 * size):
             complete = [k for k, s in division.shards.items() if s.Y[:, [label]].sum() == counts[label]]
             total = division.validation.Y[:, [label]].sum()
-            assert any(k in division.held_out and division.held_out[k].Y[:, [label]].sum() == total for k in complete)
+            assert any(k in parts and parts[k].Y[:, [label]].sum() == total for k in complete)
             checked += total > 0
         assert checked > 10
 
@@ -306,8 +311,8 @@ class TestDivision:
         fit = split.take(np.setdiff1d(np.arange(N), who(division.validation)))
         share, counts = len(division.validation) // K, division.validation.Y.toarray().sum(axis=0)
         for k, label in enumerate(top_labels(fit, K)):
-            assert len(division.held_out[k]) == share
-            assert division.held_out[k].Y[:, [label]].sum() == min(share, counts[label])
+            assert len(held_out(division)[k]) == share
+            assert held_out(division)[k].Y[:, [label]].sum() == min(share, counts[label])
 
     def test_the_rule_is_fitted_on_training_points_only(self):
         """Applied to points in which other labels lead, it still goes by the labels it was fitted on."""

@@ -274,13 +274,13 @@ def _scatter(  # type: ignore[no-untyped-def]
         row = indptr + ((net % tables) % maps).to(tl.int64) * stride + point
         begin, end = tl.load(row), tl.load(row + 1)
         target = dense + (net.to(tl.int64) * batch + place) * width
-        for at in range(begin, end, BLOCK):
-            lanes = at + tl.arange(0, BLOCK)
-            column = tl.load(indices + lanes, mask=lanes < end, other=0)
+        for entry in range(begin, end, BLOCK):
+            spots = entry + tl.arange(0, BLOCK)
+            column = tl.load(indices + spots, mask=spots < end, other=0)
             if CLEAR:
-                tl.store(target + column, tl.zeros((BLOCK,), tl.float32), mask=lanes < end)
+                tl.store(target + column, tl.zeros((BLOCK,), tl.float32), mask=spots < end)
             else:
-                tl.store(target + column, tl.load(values + lanes, mask=lanes < end, other=0.0), mask=lanes < end)
+                tl.store(target + column, tl.load(values + spots, mask=spots < end, other=0.0), mask=spots < end)
 
 
 @triton.jit
@@ -303,10 +303,10 @@ def _bce_gradient(  # type: ignore[no-untyped-def]
         begin, end = tl.load(bounds), tl.load(bounds + 1)
         loss = tl.zeros((BLOCK,), tl.float32)
         hit = tl.zeros((HITS,), tl.float32)
-        for at in range(begin, end, HITS):
-            lanes = at + tl.arange(0, HITS)
-            column = tl.load(indices + lanes, mask=lanes < end, other=0)
-            hit += tl.load(row + column, mask=lanes < end, other=0.0)
+        for entry in range(begin, end, HITS):
+            spots = entry + tl.arange(0, HITS)
+            column = tl.load(indices + spots, mask=spots < end, other=0)
+            hit += tl.load(row + column, mask=spots < end, other=0.0)
         tl.debug_barrier()
         for at in range(0, width, BLOCK):
             lanes = at + tl.arange(0, BLOCK)
@@ -316,10 +316,10 @@ def _bce_gradient(  # type: ignore[no-untyped-def]
             s = 1.0 / (1.0 + e)
             tl.store(row + lanes, tl.where(z >= 0, s, e * s) * scale, mask=lanes < width)
         tl.debug_barrier()
-        for at in range(begin, end, HITS):
-            lanes = at + tl.arange(0, HITS)
-            column = tl.load(indices + lanes, mask=lanes < end, other=0)
-            tl.store(row + column, tl.load(row + column, mask=lanes < end, other=0.0) - scale, mask=lanes < end)
+        for entry in range(begin, end, HITS):
+            spots = entry + tl.arange(0, HITS)
+            column = tl.load(indices + spots, mask=spots < end, other=0)
+            tl.store(row + column, tl.load(row + column, mask=spots < end, other=0.0) - scale, mask=spots < end)
         kept = losses + net * batch + place
         share = tl.load(shares + cell) / outputs
         tl.store(kept, tl.load(kept) + share * (tl.sum(loss) - tl.sum(hit)))
@@ -344,10 +344,10 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
         cell = (net // tables) * steps + tl.load(step)
         scale = 1.0 / tl.load(sizes + cell).to(tl.float32)
         hit = tl.zeros((HITS,), tl.float32)
-        for at in range(begin, end, HITS):
-            lanes = at + tl.arange(0, HITS)
-            column = tl.load(indices + lanes, mask=lanes < end, other=0)
-            hit += tl.load(row + column, mask=lanes < end, other=0.0)
+        for entry in range(begin, end, HITS):
+            spots = entry + tl.arange(0, HITS)
+            column = tl.load(indices + spots, mask=spots < end, other=0)
+            hit += tl.load(row + column, mask=spots < end, other=0.0)
         tops = tl.full((BLOCK,), float("-inf"), tl.float32)
         for at in range(0, outputs, BLOCK):
             lanes = at + tl.arange(0, BLOCK)
@@ -365,11 +365,11 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
             tl.store(row + lanes, tl.exp(z - top) * (scale / total), mask=lanes < width)
         tl.debug_barrier()
         count = (end - begin).to(tl.float32)
-        for at in range(begin, end, HITS):
-            lanes = at + tl.arange(0, HITS)
-            column = tl.load(indices + lanes, mask=lanes < end, other=0)
-            now = tl.load(row + column, mask=lanes < end, other=0.0)
-            tl.store(row + column, now - scale / count, mask=lanes < end)
+        for entry in range(begin, end, HITS):
+            spots = entry + tl.arange(0, HITS)
+            column = tl.load(indices + spots, mask=spots < end, other=0)
+            now = tl.load(row + column, mask=spots < end, other=0.0)
+            tl.store(row + column, now - scale / count, mask=spots < end)
         kept = losses + net * batch + place
         tl.store(kept, tl.load(kept) + tl.load(shares + cell) * (tl.log(total) + top - tl.sum(hit) / count))
 
