@@ -2,10 +2,11 @@
 
 The reference is `train_plain` in fedmlh.model.training; tests/test_cuda.py holds the two together.
 
-A step is bound by memory: it must read and write every parameter and its two moments. So a weight's gradient is never
-written: one kernel multiplies activations by the gradient above, tile by tile, and takes Adam's step on that tile while
-the product is in registers. A replayed graph needs nothing from the host: which points come next, and how far Adam
-steps, is read from tables on the device by a counter that lives there too.
+A step is bound by memory: it must read and write every parameter and its two moments. So a gradient is made in pieces
+that stay in the GPU's cache until Adam has used them, one piece after the other in the same memory. (A kernel that
+makes a tile of the gradient in registers and updates it there was slower: it keeps too few loads in flight.) A replayed
+graph needs nothing from the host: which points come next, and how far Adam steps, is read from tables on the device by
+a counter that lives there too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 _ALIGN = 8
 #: Share of the GPU's free memory that a round may take.
 _SHARE = 0.8
+#: Numbers of a gradient that are made at once: half of a 50 MB cache.
+_PIECE = 6 << 20
 
 
 class CudaTrainer:
@@ -107,9 +110,11 @@ class _Bench:
         self.weights = [zeros(nets, i, o) for i, o in pairwise(widths)]
         self.biases = [zeros(nets, 1, o) for o in widths[1:]]
         adam = trainer.recipe.optimizer == "adam"
-        self.moments = [tuple(zeros(*p.shape if adam else (1,)) for _ in "mv") for p in (*self.weights, *self.biases)]
+        self.moments = [tuple(zeros(*p.shape) if adam else p for _ in "mv") for p in (*self.weights, *self.biases)]
         self.acts = [zeros(nets, batch, width) for width in widths]
         self.deltas = [zeros(nets, batch, width) for width in widths[1:-1]]
+        largest = max(weight[0, 0].numel() * max(1, nets) for weight in self.weights)
+        self.gradient = zeros(max(largest, min(_PIECE, max(weight.numel() for weight in self.weights))))
         self.losses = zeros(nets, batch)
         self.step = zeros(1, dtype=torch.int64)
         longest = max(trainer._lengths.values())
@@ -139,8 +144,11 @@ class _Bench:
                 self.graphs[count] = self._capture(count)
         for target, source in ((self.points, points), (self.shares, shares), (self.sizes, (points >= 0).sum(-1))):
             target.copy_(torch.from_numpy(source))
-        for start in (self.step, self.losses, *(moment for pair in self.moments for moment in pair)):
-            start.zero_()
+        for counted in (self.step, self.losses):
+            counted.zero_()
+        if self.trainer.recipe.optimizer == "adam":
+            for moment in (moment for pair in self.moments for moment in pair):
+                moment.zero_()
         rows = stack.num_tables
         for i, model in enumerate(models):
             self._move(stack.views(model), i, out=False)
@@ -202,34 +210,37 @@ class _Bench:
             HITS=32,
             num_warps=4,
         )
-        adam = trainer.recipe.optimizer == "adam"
         above = acts[-1]
         for layer in range(layers - 1, -1, -1):
             if layer > 0:
                 torch.bmm(above, self.weights[layer][:nets].mT, out=deltas[layer - 1])
                 deltas[layer - 1].masked_fill_(acts[layer] <= 0, 0)
-            weight, bias = self.weights[layer], self.biases[layer]
-            inner, width = weight.shape[1:]
-            m, v = self.moments[layer]
-            tiles = triton.cdiv(inner, _TILE["TALL"]) * triton.cdiv(width, _TILE["WIDE"])
-            _update_weight[(tiles, nets)](
-                *(weight, m, v, acts[layer], above, self.pace, self.step, inner, width, batch),
-                ADAM=adam,
-                PRECISION="tf32" if trainer.tf32 else "ieee",
-                **_TILE,
-            )
-            m, v = self.moments[layers + layer]
-            _update_bias[(triton.cdiv(width, 128), nets)](
-                bias, m, v, above, self.pace, self.step, width, batch, ADAM=adam, BLOCK=128
-            )
+            weight, moments = self.weights[layer], self.moments[layer]
+            for some, rows in _pieces(nets, *weight.shape[1:]):
+                gradient = self.gradient[: weight[some, rows].numel()].view(weight[some, rows].shape)
+                torch.bmm(acts[layer][some, :, rows].mT, above[some], out=gradient)
+                self._update(weight[some, rows], *(moment[some, rows] for moment in moments), gradient)
+            bias, moments = self.biases[layer][:nets], self.moments[layers + layer]
+            gradient = self.gradient[: bias.numel()].view(bias.shape)
+            torch.sum(above, dim=1, keepdim=True, out=gradient)
+            self._update(bias, *moments, gradient)
             if layer > 0:
                 above = deltas[layer - 1]
         _scatter[(nets, batch)](acts[0], *entries, *where, acts[0].shape[2], CLEAR=True, BLOCK=64)
         self.step.add_(1)
 
+    def _update(self, w: Tensor, m: Tensor, v: Tensor, gradient: Tensor) -> None:
+        adam = self.trainer.recipe.optimizer == "adam"
+        count = gradient.numel()
+        _take[(triton.cdiv(count, 1024),)](w, m, v, gradient, count, self.pace, self.step, ADAM=adam, BLOCK=1024)
 
-#: Tile of a weight that one program updates, and how many warps share it.
-_TILE: dict[str, Any] = {"TALL": 64, "WIDE": 128, "DEEP": 32, "num_warps": 8}
+
+def _pieces(nets: int, inner: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """A layer's weights in pieces that lie together: several nets, or some rows of one."""
+    at_once, rows = max(1, _PIECE // (inner * width)), max(1, min(inner, _PIECE // width))
+    for net in range(0, nets, at_once):
+        for row in range(0, inner, rows):
+            yield slice(net, min(net + at_once, nets)), slice(row, min(row + rows, inner))
 
 
 def _aligned(width: int) -> int:
@@ -375,56 +386,20 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _take(w, m, v, offsets, mask, gradient, pace, step, ADAM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A step of torch's Adam or SGD on parameters whose gradient is at hand."""
+def _take(  # type: ignore[no-untyped-def]
+    w, m, v, gradient, count, pace, step, ADAM: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A step of torch's Adam or SGD on a stretch of parameters."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < count
     t = tl.load(step)
     rate, eps = tl.load(pace + 2 * t), tl.load(pace + 2 * t + 1)
-    now = tl.load(w + offsets, mask=mask, other=0.0)
+    g, now = tl.load(gradient + at, mask=mask), tl.load(w + at, mask=mask)
     if ADAM:
-        first = 0.9 * tl.load(m + offsets, mask=mask, other=0.0) + 0.1 * gradient
-        second = 0.999 * tl.load(v + offsets, mask=mask, other=0.0) + 0.001 * gradient * gradient
-        tl.store(m + offsets, first, mask=mask)
-        tl.store(v + offsets, second, mask=mask)
-        tl.store(w + offsets, now - rate * first / (tl.sqrt(second) + eps), mask=mask)
+        first = 0.9 * tl.load(m + at, mask=mask) + 0.1 * g
+        second = 0.999 * tl.load(v + at, mask=mask) + 0.001 * g * g
+        tl.store(m + at, first, mask=mask)
+        tl.store(v + at, second, mask=mask)
+        tl.store(w + at, now - rate * first / (tl.sqrt(second) + eps), mask=mask)
     else:
-        tl.store(w + offsets, now - rate * gradient, mask=mask)
-
-
-@triton.jit
-def _update_weight(  # type: ignore[no-untyped-def]
-    w, m, v, below, above, pace, step, inner, width, batch,
-    ADAM: tl.constexpr, PRECISION: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
-):  # fmt: skip
-    """One tile of a weight: its gradient, below^T · above, and the step that follows from it."""
-    tiles = tl.cdiv(width, WIDE)
-    i = (tl.program_id(0) // tiles) * TALL + tl.arange(0, TALL)
-    o = (tl.program_id(0) % tiles) * WIDE + tl.arange(0, WIDE)
-    net = tl.program_id(1).to(tl.int64)
-    gradient = tl.zeros((TALL, WIDE), tl.float32)
-    for begin in range(0, batch, DEEP):
-        k = begin + tl.arange(0, DEEP)
-        a = tl.load(
-            below + net * batch * inner + k[None, :] * inner + i[:, None],
-            mask=(k[None, :] < batch) & (i[:, None] < inner), other=0.0,
-        )  # fmt: skip
-        d = tl.load(
-            above + net * batch * width + k[:, None] * width + o[None, :],
-            mask=(k[:, None] < batch) & (o[None, :] < width), other=0.0,
-        )  # fmt: skip
-        gradient = tl.dot(a, d, gradient, input_precision=PRECISION)
-    offsets = net * inner * width + i[:, None].to(tl.int64) * width + o[None, :]
-    mask = (i[:, None] < inner) & (o[None, :] < width)
-    _take(w, m, v, offsets, mask, gradient, pace, step, ADAM)
-
-
-@triton.jit
-def _update_bias(  # type: ignore[no-untyped-def]
-    b, m, v, above, pace, step, width, batch, ADAM: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A stretch of a bias: its gradient is the sum over the batch."""
-    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    net = tl.program_id(1).to(tl.int64)
-    gradient = tl.zeros((BLOCK,), tl.float32)
-    for k in range(0, batch):
-        gradient += tl.load(above + (net * batch + k) * width + o, mask=o < width, other=0.0)
-    _take(b, m, v, net * width + o, o < width, gradient, pace, step, ADAM)
+        tl.store(w + at, now - rate * g, mask=mask)
