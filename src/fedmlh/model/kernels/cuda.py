@@ -2,11 +2,10 @@
 
 The reference is `train_plain` in fedmlh.model.training; tests/test_cuda.py holds the two together.
 
-A step is bound by memory: it must read and write every parameter and its two moments. So a gradient is made in pieces
-that stay in the GPU's cache until Adam has used them, one piece after the other in the same memory. (A kernel that
-makes a tile of the gradient in registers and updates it there was slower: it keeps too few loads in flight.) A replayed
-graph needs nothing from the host: which points come next, and how far Adam steps, is read from tables on the device by
-a counter that lives there too.
+A step is bound by memory: it must read and write every parameter and its two moments, so all else is there to keep out
+of Adam's way. Rows of the first layer whose features a batch does not carry are left alone, and caught up when they are
+next used (see fedmlh.model.kernels.schedule). A replayed graph needs nothing from the host: which points come next, and
+how far Adam steps, is read from tables on the device by a counter that lives there too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +21,15 @@ import triton.language as tl
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
+from fedmlh.model.kernels.schedule import make_schedule
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 #: Rows of a weight begin where the GPU can read 16 bytes at once; the columns added for that stay zero.
 _ALIGN = 8
 #: Share of the GPU's free memory that a round may take.
 _SHARE = 0.8
-#: Numbers of a gradient that are made at once: half of a 50 MB cache.
-_PIECE = 6 << 20
 
 
 class CudaTrainer:
@@ -71,10 +68,10 @@ class CudaTrainer:
         return min(self.recipe.batch_size, max(self._lengths.values()))
 
     def _fitting(self) -> int:
-        """How many clients the memory holds: parameters, moments and result, activations and logits of a batch."""
+        """How many clients the memory holds: models before and after, weights, moments, gradient; what a batch needs."""
         stack = self.stack
         widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
-        each = 4 * (4 * stack.num_parameters + stack.num_tables * self.batch_size * widths)
+        each = 4 * (6 * stack.num_parameters + stack.num_tables * self.batch_size * widths)
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**30
         return max(1, int(_SHARE * free / each))
 
@@ -109,12 +106,16 @@ class _Bench:
 
         self.weights = [zeros(nets, i, o) for i, o in pairwise(widths)]
         self.biases = [zeros(nets, 1, o) for o in widths[1:]]
-        adam = trainer.recipe.optimizer == "adam"
-        self.moments = [tuple(zeros(*p.shape) if adam else p for _ in "mv") for p in (*self.weights, *self.biases)]
+        self.adam = trainer.recipe.optimizer == "adam"
+        # Of the weights, then of the biases. SGD has none: what stands in their place is never read.
+        parameters = (*self.weights, *self.biases)
+        self.moments = [(zeros(*p.shape), zeros(*p.shape)) if self.adam else (p, p) for p in parameters]
         self.acts = [zeros(nets, batch, width) for width in widths]
         self.deltas = [zeros(nets, batch, width) for width in widths[1:-1]]
-        largest = max(weight[0, 0].numel() * max(1, nets) for weight in self.weights)
-        self.gradient = zeros(max(largest, min(_PIECE, max(weight.numel() for weight in self.weights))))
+        self.gradient = zeros(max(weight.numel() for weight in self.weights))
+        self.seen = zeros(nets, stack.num_inputs, dtype=torch.int32)  # last step whose batch carried the feature
+        self.last = zeros(nets, stack.num_inputs, dtype=torch.int32)  # last step that updated its row
+        self.ends = zeros(most, dtype=torch.int32)  # steps of each client
         self.losses = zeros(nets, batch)
         self.step = zeros(1, dtype=torch.int64)
         longest = max(trainer._lengths.values())
@@ -122,7 +123,8 @@ class _Bench:
         self.points = zeros(most, self.steps, batch, dtype=torch.int32) - 1  # -1: no point
         self.sizes = zeros(most, self.steps, dtype=torch.int32)
         self.shares = zeros(most, self.steps)  # what a point's loss counts for in the reported mean
-        self.pace = torch.from_numpy(_pace(self.steps, trainer.recipe.learning_rate, adam)).to(device)
+        schedule = make_schedule(self.steps, trainer.recipe.learning_rate, adam=self.adam)
+        self.schedule = torch.from_numpy(schedule.astype(np.float32)).to(device)
         self.graphs: dict[int, Any] = {}
 
     def train(self, models: list[Tensor], orders: list[np.ndarray]) -> Iterator[tuple[Tensor, float]]:
@@ -144,16 +146,20 @@ class _Bench:
                 self.graphs[count] = self._capture(count)
         for target, source in ((self.points, points), (self.shares, shares), (self.sizes, (points >= 0).sum(-1))):
             target.copy_(torch.from_numpy(source))
-        for counted in (self.step, self.losses):
+        for counted in (self.step, self.losses, self.seen, self.last):
             counted.zero_()
-        if self.trainer.recipe.optimizer == "adam":
-            for moment in (moment for pair in self.moments for moment in pair):
-                moment.zero_()
+        self.ends[: len(ends)].copy_(torch.tensor(ends))
+        if self.adam:
+            for m, v in self.moments:
+                m.zero_()
+                v.zero_()
         rows = stack.num_tables
         for i, model in enumerate(models):
             self._move(stack.views(model), i, out=False)
         for count in active:
             self.graphs[count]()
+        if self.adam:
+            self._per_row(_catch_up, len(models) * rows, self.ends, ALL=True)
         losses = self.losses[: len(models) * rows].view(len(models), -1).sum(1).tolist()
         for i, loss in enumerate(losses):
             result = torch.empty_like(models[i])
@@ -197,7 +203,9 @@ class _Bench:
         x, z = trainer._x, trainer._z
         where = (self.points, self.step, self.steps, batch, tables)
         entries = (x.indptr, x.indices, x.values, x.indptr.shape[1], len(x.indptr))
-        _scatter[(nets, batch)](acts[0], *entries, *where, acts[0].shape[2], CLEAR=False, BLOCK=64)
+        _scatter[(nets, batch)](acts[0], self.seen, *entries, *where, acts[0].shape[2], CLEAR=False, BLOCK=64)
+        if self.adam:
+            self._per_row(_catch_up, nets, self.ends, ALL=False)
         for layer in range(layers):
             torch.baddbmm(self.biases[layer][:nets], acts[layer], self.weights[layer][:nets], out=acts[layer + 1])
             if layer < layers - 1:
@@ -215,45 +223,43 @@ class _Bench:
             if layer > 0:
                 torch.bmm(above, self.weights[layer][:nets].mT, out=deltas[layer - 1])
                 deltas[layer - 1].masked_fill_(acts[layer] <= 0, 0)
-            weight, moments = self.weights[layer], self.moments[layer]
-            for some, rows in _pieces(nets, *weight.shape[1:]):
-                gradient = self.gradient[: weight[some, rows].numel()].view(weight[some, rows].shape)
-                torch.bmm(acts[layer][some, :, rows].mT, above[some], out=gradient)
-                self._update(weight[some, rows], *(moment[some, rows] for moment in moments), gradient)
+            weight = self.weights[layer][:nets]
+            gradient = self.gradient[: weight.numel()].view(weight.shape)
+            torch.bmm(acts[layer].mT, above, out=gradient)
+            if layer == 0:
+                self._per_row(_update_row, nets, gradient)
+            else:
+                self._update(weight, *self.moments[layer], gradient)
             bias, moments = self.biases[layer][:nets], self.moments[layers + layer]
             gradient = self.gradient[: bias.numel()].view(bias.shape)
             torch.sum(above, dim=1, keepdim=True, out=gradient)
             self._update(bias, *moments, gradient)
             if layer > 0:
                 above = deltas[layer - 1]
-        _scatter[(nets, batch)](acts[0], *entries, *where, acts[0].shape[2], CLEAR=True, BLOCK=64)
+        _scatter[(nets, batch)](acts[0], self.seen, *entries, *where, acts[0].shape[2], CLEAR=True, BLOCK=64)
         self.step.add_(1)
 
     def _update(self, w: Tensor, m: Tensor, v: Tensor, gradient: Tensor) -> None:
-        adam = self.trainer.recipe.optimizer == "adam"
         count = gradient.numel()
-        _take[(triton.cdiv(count, 1024),)](w, m, v, gradient, count, self.pace, self.step, ADAM=adam, BLOCK=1024)
+        _take[(triton.cdiv(count, 1024),)](
+            *(w, m, v, gradient, count, self.schedule, self.schedule.shape[1], self.step), ADAM=self.adam, BLOCK=1024
+        )
 
-
-def _pieces(nets: int, inner: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """A layer's weights in pieces that lie together: several nets, or some rows of one."""
-    at_once, rows = max(1, _PIECE // (inner * width)), max(1, min(inner, _PIECE // width))
-    for net in range(0, nets, at_once):
-        for row in range(0, inner, rows):
-            yield slice(net, min(net + at_once, nets)), slice(row, min(row + rows, inner))
+    def _per_row(self, kernel: Any, nets: int, argument: Tensor, **flags: bool) -> None:
+        """Run a kernel for each row of the first layer of each net."""
+        weight, moments = self.weights[0], self.moments[0]
+        inner, width = weight.shape[1:]
+        kernel[(inner, nets)](
+            *(weight, *moments, argument, self.seen, self.last, self.schedule, self.schedule.shape[1], self.step),
+            *(self.trainer.stack.num_tables, inner, width),
+            ADAM=self.adam,
+            BLOCK=min(1024, triton.next_power_of_2(width)),
+            **flags,
+        )
 
 
 def _aligned(width: int) -> int:
     return -(-width // _ALIGN) * _ALIGN
-
-
-def _pace(steps: int, learning_rate: float, adam: bool) -> np.ndarray:
-    """How far step s moves a parameter for each m / √v, and its ε; both as torch's Adam has them.  # [steps, 2]"""
-    s = np.arange(1, steps + 1)
-    if not adam:
-        return np.stack([np.full(steps, learning_rate), np.zeros(steps)], 1).astype(np.float32)
-    root = np.sqrt(1 - BETA2**s)
-    return np.stack([learning_rate * root / (1 - BETA1**s), EPS * root], 1).astype(np.float32)
 
 
 @contextmanager
@@ -275,7 +281,7 @@ def _point(points, step, steps, batch, tables):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _scatter(  # type: ignore[no-untyped-def]
-    dense, indptr, indices, values, stride, maps, points, step, steps, batch, tables, width,
+    dense, seen, indptr, indices, values, stride, maps, points, step, steps, batch, tables, width,
     CLEAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A point's sparse features into its dense row, or out of it again."""
@@ -292,6 +298,8 @@ def _scatter(  # type: ignore[no-untyped-def]
                 tl.store(target + column, tl.zeros((BLOCK,), tl.float32), mask=spots < end)
             else:
                 tl.store(target + column, tl.load(values + spots, mask=spots < end, other=0.0), mask=spots < end)
+                now = tl.load(step).to(tl.int32) + 1 + tl.zeros((BLOCK,), tl.int32)
+                tl.store(seen + net.to(tl.int64) * width + column, now, mask=spots < end)
 
 
 @triton.jit
@@ -386,20 +394,76 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _take(  # type: ignore[no-untyped-def]
-    w, m, v, gradient, count, pace, step, ADAM: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A step of torch's Adam or SGD on a stretch of parameters."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < count
-    t = tl.load(step)
-    rate, eps = tl.load(pace + 2 * t), tl.load(pace + 2 * t + 1)
-    g, now = tl.load(gradient + at, mask=mask), tl.load(w + at, mask=mask)
+def _adam(w, m, v, at, mask, gradient, keep1, keep2, rate, eps, ADAM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A step of torch's Adam or SGD."""
+    now = tl.load(w + at, mask=mask)
     if ADAM:
-        first = 0.9 * tl.load(m + at, mask=mask) + 0.1 * g
-        second = 0.999 * tl.load(v + at, mask=mask) + 0.001 * g * g
+        first = keep1 * tl.load(m + at, mask=mask) + 0.1 * gradient
+        second = keep2 * tl.load(v + at, mask=mask) + 0.001 * gradient * gradient
         tl.store(m + at, first, mask=mask)
         tl.store(v + at, second, mask=mask)
         tl.store(w + at, now - rate * first / (tl.sqrt(second) + eps), mask=mask)
     else:
-        tl.store(w + at, now - rate * g, mask=mask)
+        tl.store(w + at, now - rate * gradient, mask=mask)
+
+
+@triton.jit
+def _epsilon(schedule, stride, s):  # type: ignore[no-untyped-def]
+    return 1e-8 * tl.sqrt(1.0 - tl.load(schedule + 3 * stride + s))
+
+
+@triton.jit
+def _take(  # type: ignore[no-untyped-def]
+    w, m, v, gradient, count, schedule, stride, step, ADAM: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A stretch of parameters that every step updates."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < count
+    now = tl.load(step) + 1
+    rate, eps = tl.load(schedule + now), _epsilon(schedule, stride, now)
+    _adam(w, m, v, at, mask, tl.load(gradient + at, mask=mask), 0.9, 0.999, rate, eps, ADAM)
+
+
+@triton.jit
+def _update_row(  # type: ignore[no-untyped-def]
+    w, m, v, gradient, seen, last, schedule, stride, step, tables, inner, width,
+    ADAM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of the first layer, if the batch carries its feature; its moments are as of its last update."""
+    row = tl.program_id(1).to(tl.int64) * inner + tl.program_id(0)
+    now = tl.load(step).to(tl.int32) + 1
+    if tl.load(seen + row) == now:
+        behind = now - tl.load(last + row)
+        keep1, keep2 = tl.load(schedule + 2 * stride + behind), tl.load(schedule + 3 * stride + behind)
+        rate, eps = tl.load(schedule + now), _epsilon(schedule, stride, now)
+        for begin in range(0, width, BLOCK):
+            lanes = begin + tl.arange(0, BLOCK)
+            at, mask = row * width + lanes, lanes < width
+            _adam(w, m, v, at, mask, tl.load(gradient + at, mask=mask), keep1, keep2, rate, eps, ADAM)
+        tl.store(last + row, now)
+
+
+@triton.jit
+def _catch_up(  # type: ignore[no-untyped-def]
+    w, m, v, ends, seen, last, schedule, stride, step, tables, inner, width,
+    ADAM: tl.constexpr, BLOCK: tl.constexpr, ALL: tl.constexpr,
+):  # fmt: skip
+    """What the steps without a gradient did to a row, if the batch carries its feature, or to all rows at the end."""
+    net = tl.program_id(1)
+    row = net.to(tl.int64) * inner + tl.program_id(0)
+    since = tl.load(last + row)
+    if ALL:
+        until = tl.load(ends + net // tables)
+        wanted = since > 0
+    else:
+        until = tl.load(step).to(tl.int32)
+        wanted = (since > 0) & (tl.load(seen + row) == until + 1)
+    if wanted & (since < until):
+        tail = schedule + stride
+        move = tl.load(tail + since) - tl.load(schedule + 4 * stride + until - since) * tl.load(tail + until)
+        eps = _epsilon(schedule, stride, since + 1)
+        for begin in range(0, width, BLOCK):
+            lanes = begin + tl.arange(0, BLOCK)
+            at, mask = row * width + lanes, lanes < width
+            moved = move * tl.load(m + at, mask=mask) / (tl.sqrt(tl.load(v + at, mask=mask)) + eps)
+            tl.store(w + at, tl.load(w + at, mask=mask) - moved, mask=mask)

@@ -2,7 +2,7 @@
 
 The reference is `train_plain` in fedmlh.model.training; tests/test_kernels.py holds the two together. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
-not streamed through memory but brought up to date when they are next needed (see `_catch_up`).
+not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule).
 
 Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice a step
 (caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used while it
@@ -17,17 +17,15 @@ from numba import njit
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.model.kernels.schedule import BETA1, BETA2, EPS, FADE1, FADE2, PACE, REACH, TAIL, make_schedule
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 _JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 #: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 #: Rows of a weight matrix whose gradient is made and used while it is still in the cache.
 _ROWS = 64
-#: Rows of the schedule: see `_make_schedule`.
-_PACE, _TAIL, _FADE1, _FADE2, _REACH = range(5)
 
 
 def train_compiled(
@@ -46,6 +44,7 @@ def train_compiled(
     steps = len(orders) * -(-orders.shape[1] // batch_size)
     adam = recipe.optimizer == "adam"
     moments = _room_for_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
+    schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
     for table, z in enumerate(buckets):
         x = features[table % len(features)]
@@ -60,7 +59,7 @@ def train_compiled(
             orders,
             batch_size,
             recipe.loss == "softmax",
-            _make_schedule(steps, recipe.learning_rate, adam),
+            schedule,
         )
     return flat, total / stack.num_tables
 
@@ -289,44 +288,25 @@ def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient:
             gradient[j] += value * source[j]
 
 
-@njit(**_JIT)
-def _make_schedule(steps: int, learning_rate: float, adam: bool) -> np.ndarray:
-    """What depends on the number of a step alone, or on a number of steps alone.  # [5, steps + 2]
-
-    PACE: lr · √(1 − β2^s) / (1 − β1^s), how far step s moves a parameter for each m / √v (plain SGD: lr).
-    TAIL: how far all steps after s together move a parameter that gets no further gradient, for each m / √v at s.
-    FADE1, FADE2, REACH: β1^k, β2^k and (β1 / √β2)^k.
-    """
-    schedule = np.zeros((5, steps + 2))
-    for s in range(1, steps + 2):
-        schedule[_PACE, s] = learning_rate * np.sqrt(1 - BETA2**s) / (1 - BETA1**s) if adam else learning_rate
-    ratio = BETA1 / np.sqrt(BETA2)
-    for s in range(steps, -1, -1):
-        schedule[_TAIL, s] = ratio * (schedule[_PACE, s + 1] + schedule[_TAIL, s + 1])
-    for k in range(steps + 2):
-        schedule[_FADE1, k], schedule[_FADE2, k], schedule[_REACH, k] = BETA1**k, BETA2**k, ratio**k
-    return schedule
-
-
 @njit(fastmath=_FAST, **_JIT)
 def _update(
     w: np.ndarray, m: np.ndarray, v: np.ndarray, gradient: np.ndarray, last: int, step: int, schedule: np.ndarray
 ) -> None:
     """A step of torch's Adam on parameters whose moments are as of step `last`; without moments, of SGD."""
-    rate = np.float32(schedule[_PACE, step])
+    rate = np.float32(schedule[PACE, step])
     if len(m) == 0:
         for i in range(len(w)):
             w[i] -= rate * gradient[i]
         return
     new1, new2 = np.float32(1 - BETA1), np.float32(1 - BETA2)
-    eps = np.float32(EPS * np.sqrt(1 - schedule[_FADE2, step]))
+    eps = np.float32(EPS * np.sqrt(1 - schedule[FADE2, step]))
     if last == 0:  # the moments' memory holds nothing yet
         for i in range(len(w)):
             m[i] = new1 * gradient[i]
             v[i] = new2 * gradient[i] * gradient[i]
             w[i] -= rate * m[i] / (np.sqrt(v[i]) + eps)
         return
-    keep1, keep2 = np.float32(schedule[_FADE1, step - last]), np.float32(schedule[_FADE2, step - last])
+    keep1, keep2 = np.float32(schedule[FADE1, step - last]), np.float32(schedule[FADE2, step - last])
     for i in range(len(w)):
         g = gradient[i]
         m[i] = keep1 * m[i] + new1 * g
@@ -338,14 +318,12 @@ def _update(
 def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int, schedule: np.ndarray) -> None:
     """What Adam would have done to a row in the steps last + 1 … until, in which its gradient was zero.
 
-    With g = 0 step s only shrinks m by β1 and v by β2, and moves w by pace(s) · (β1 / √β2)^j · m / (√v + ε'), with j
-    the steps since the last gradient. Only ε' depends on s; taken as at the first of these steps, the sum over s is one
-    number for the whole row. It is exact for ε = 0. The moments stay as of the last update, which `_update` knows.
+    See fedmlh.model.kernels.schedule. The moments stay as of the last update, which `_update` knows.
     """
     if len(m) == 0 or last == 0 or until <= last:
         return
-    move = np.float32(schedule[_TAIL, last] - schedule[_REACH, until - last] * schedule[_TAIL, until])
-    eps = np.float32(EPS * np.sqrt(1 - schedule[_FADE2, last + 1]))
+    move = np.float32(schedule[TAIL, last] - schedule[REACH, until - last] * schedule[TAIL, until])
+    eps = np.float32(EPS * np.sqrt(1 - schedule[FADE2, last + 1]))
     for i in range(len(w)):
         w[i] -= move * m[i] / (np.sqrt(v[i]) + eps)
 
