@@ -68,7 +68,7 @@ class CudaTrainer:
         return min(self.recipe.batch_size, max(self._lengths.values()))
 
     def _fitting(self) -> int:
-        """How many clients the memory holds: models before and after, weights, moments, gradient; what a batch needs."""
+        """How many clients fit: models before and after, weights, moments, gradient; and what a batch needs."""
         stack = self.stack
         widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
         each = 4 * (6 * stack.num_parameters + stack.num_tables * self.batch_size * widths)
