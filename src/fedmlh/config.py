@@ -61,10 +61,25 @@ class Config:
     max_update_rms: float = option(
         10.0, "an update whose root-mean-square change of a parameter exceeds this is refused", at_least=0
     )
+    server_optimizer: Literal["average", "momentum", "adam", "yogi", "adagrad", "fedexp"] = option(
+        "average", "what the server makes of the average change"
+    )
+    server_learning_rate: float = option(1.0, "the server's step; adam, yogi and adagrad want less", at_least=0)
+    server_momentum: float = option(0.9, "momentum, and β1 of the adaptive ones", at_least=0, at_most=1)
+    server_beta2: float = option(0.99, "β2 of adam and yogi", at_least=0, at_most=1)
+    server_tau: float = option(1e-3, "added to the denominator: of the adaptive ones, and of fedexp's step", at_least=0)
+    model_average: float = option(
+        0.0,
+        "what is evaluated and exported: 0 the last global model, else a mean that fades by this a round",
+        at_least=0,
+        at_most=0.999,
+    )
     update_codec: Literal["fp32", "fp16"] = option("fp32", "how a client's update is encoded")
     broadcast_codec: Literal["fp32", "fp16"] = option("fp32", "how the global model is encoded")
 
-    label_map: Literal["murmur3", "universal", "identity"] = option("murmur3", "hash family of the labels")
+    label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
+        "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
+    )
     label_key: Literal["id", "name"] = option("id", "what is hashed: the label's number or its catalogue key")
     label_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (table r uses r), or a list")
     num_tables: int = option(4, "R", at_least=1, at_most=1024)
@@ -81,8 +96,8 @@ class Config:
     loss: Literal["bce", "softmax"] = option("bce", "over buckets; softmax: targets normalised to sum 1")
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(1e-3, "of the local optimizer", at_least=0)
-    decoding: Literal["log-probs", "logits"] = option(
-        "log-probs", "what is averaged over tables: log-likelihood (paper's text) or logit (its code)"
+    decoding: Literal["log-probs", "logits", "probs"] = option(
+        "log-probs", "what is averaged over tables: log-likelihood (paper's text), logit (its code) or probability"
     )
 
     validation_fraction: float = option(
@@ -114,6 +129,8 @@ class Config:
             raise UserError(
                 "local_baseline needs held-out points, and selection 'paper' holds none out: drop one of them"
             )
+        if self.label_map == "balanced" and self.label_key == "name":
+            raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))

@@ -44,7 +44,7 @@ def run_rounds(
         started = time.perf_counter()
         state, report = server.run_round(progress.server, exchange)
         trained = time.perf_counter()
-        values = judge.evaluator.evaluate(state.model, judge.points)
+        values = judge.evaluator.evaluate(state.shown, judge.points)
         record: dict[str, Any] = {
             "round": report.round,
             "attempts": report.attempts,
@@ -56,14 +56,14 @@ def run_rounds(
             "bytes_down": report.bytes_down,
         }
         if judge.test is not None:
-            record["test"] = judge.evaluator.evaluate(state.model, judge.test)
+            record["test"] = judge.evaluator.evaluate(state.shown, judge.test)
         record["seconds_training"] = trained - started
         record["seconds_evaluation"] = time.perf_counter() - trained
         score = selection_score(values, judge.metric)
         better = score > progress.best_score
         progress = Progress(
             state,
-            state.model if better else progress.best_model,
+            state.shown if better else progress.best_model,
             report.round if better else progress.best_round,
             score if better else progress.best_score,
             dict(memories),

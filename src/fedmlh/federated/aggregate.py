@@ -24,9 +24,9 @@ class Average:
             total += (part.double() * (weight * self._scale)).round_().long()
         self._weight += weight
 
-    def apply(self, model: Tensor) -> Tensor:
-        """The model moved by the average of what was added.  # [P] -> [P]"""
-        moved = model.clone()
-        for total, part in zip(torch.split(self._total, _CHUNK), torch.split(moved, _CHUNK), strict=True):
-            part.copy_(part.double() + total.double() / (self._scale * self._weight))
-        return moved
+    def mean(self) -> Tensor:
+        """The average of what was added.  # [P]"""
+        mean = torch.empty(len(self._total), device=self._total.device)
+        for total, part in zip(torch.split(self._total, _CHUNK), torch.split(mean, _CHUNK), strict=True):
+            part.copy_(total.double() / (self._scale * self._weight))
+        return mean

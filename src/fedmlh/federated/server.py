@@ -11,6 +11,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import Average
 from fedmlh.federated.codecs import CODECS
 from fedmlh.federated.messages import BroadcastHeader, Rejected, pack
+from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected, check_update
 from fedmlh.randomness import generator
@@ -28,6 +29,13 @@ class ServerState:
     model: Tensor  # [P]
     #: For each client the round and attempt of its last accepted update.
     accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models.
+    vectors: Vectors = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Tensor:
+        """The model to evaluate and export: the average of recent ones where it is kept.  # [P]"""
+        return self.vectors.get("average", self.model)
 
 
 @dataclass
@@ -116,6 +124,7 @@ class Server:
         max_weight = len(clients) if uniform else sum(expected.max_examples.values())
         average = Average(len(state.model), max_weight, self.device)
         taken: dict[int, float] = {}
+        squares: dict[int, float] = {}
         sent: list[int] = []  # appended to by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
@@ -141,10 +150,24 @@ class Server:
                 continue
             average.add(values.to(self.device), 1 if uniform else header.examples)
             taken[client] = header.loss
+            squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
         report.bytes_down += sum(sent)
         if len(taken) < config.quorum:
             return None
         report.accepted = sorted(taken)
         report.loss = sum(taken[client] for client in report.accepted) / len(taken)
         accepted = {**state.accepted, **dict.fromkeys(taken, (report.round, attempt))}
-        return ServerState(report.round, average.apply(state.model), accepted)
+        # In the order of the clients, not of arrival, since this sum is of floats.
+        change = Change(average.mean(), [squares[client] for client in report.accepted])
+        model, vectors = self._step(state, change)
+        return ServerState(report.round, model, accepted, vectors)
+
+    def _step(self, state: ServerState, change: Change) -> tuple[Tensor, Vectors]:
+        """The next global model, and what the server's parts keep."""
+        config = self.task.config
+        kept = {name: vector for name, vector in state.vectors.items() if name != "average"}
+        model, vectors = OPTIMIZERS[config.server_optimizer](config, state.model, change, kept)
+        if config.model_average == 0:
+            return model, vectors
+        recent = torch.lerp(state.shown, model, 1 - config.model_average) if state.round else model
+        return model, {**vectors, "average": recent}

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.hashing.families import canonical, murmur3, universal
+from fedmlh.randomness import generator
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class LabelMap:
 
 
 def make_label_map(
-    family: Literal["murmur3", "universal", "identity"],
+    family: Literal["murmur3", "universal", "balanced", "identity"],
     labels: Sequence[str] | int,
     seeds: Sequence[int],
     num_buckets: int,
@@ -45,6 +46,9 @@ def make_label_map(
     count = labels if isinstance(labels, int) else len(labels)
     if family == "identity":
         return LabelMap(np.tile(np.arange(count, dtype=np.int64), (len(seeds), 1)), count)
+    if family == "balanced":
+        orders = [generator(seed, "balanced labels").permutation(count) for seed in seeds]
+        return LabelMap(np.stack([order % num_buckets for order in orders]), num_buckets)
     hash_function = murmur3 if family == "murmur3" else universal
     keys = np.arange(count) if isinstance(labels, int) else [canonical(key) for key in labels]
     return LabelMap(np.stack([hash_function(keys, seed, num_buckets) for seed in seeds]), num_buckets)

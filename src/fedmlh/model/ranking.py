@@ -50,7 +50,8 @@ class Ranker:
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
             logits = forward(layers, densify(features, rows.start, rows.stop, model.device))
-            scores = LOSSES[self.loss].log_likelihood(logits) if self.decoding == "log-probs" else logits
+            scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
+            scores = scores.exp() if self.decoding == "probs" else scores
             hidden = None if excluded is None else excluded[rows]
             # With pairs to leave out, rank so many more that k are left for every point.
             more = 0 if hidden is None or hidden.nnz == 0 else int(np.diff(hidden.indptr).max())

@@ -52,6 +52,8 @@ class Checkpoints:
             "model.safetensors": (progress.server.model, {"model": progress.server.model}),
             "best.safetensors": (progress.best_model, {"model": progress.best_model}),
         }
+        for name, vector in progress.server.vectors.items():
+            sources[f"server-{name}.safetensors"] = (vector, {"model": vector})
         for client, memory in progress.memories.items():
             tensors = {f"kept.{name}": value for name, value in memory.kept.items()}
             tensors |= {f"staged.{name}": value for name, value in memory.staged.items()}
@@ -99,11 +101,13 @@ class Checkpoints:
                     for part in ("kept.", "staged.")
                 )
                 memories[int(number)] = Memory(kept, staged, tuple(staged_in))
-            models = {name: tensors[f"{name}.safetensors"]["model"] for name in ("model", "best")}
+            names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
+            models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
             self._check_state(state, models, folder)
+            vectors = {name: models[f"server-{name}"].to(self.device) for name in state["vectors"]}
             accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
             return Progress(
-                ServerState(state["round"], models["model"].to(self.device), accepted),
+                ServerState(state["round"], models["model"].to(self.device), accepted, vectors),
                 models["best"].to(self.device),
                 state["best_round"],
                 state["best_score"],
@@ -118,6 +122,7 @@ class Checkpoints:
             "run": self.run,
             "round": progress.server.round,
             "accepted": progress.server.accepted,
+            "vectors": list(progress.server.vectors),
             "best_round": progress.best_round,
             "best_score": progress.best_score,
             "memories": {client: memory.staged_in for client, memory in progress.memories.items()},

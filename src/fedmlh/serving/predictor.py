@@ -52,7 +52,8 @@ class Model:
     def score_meaning(self) -> str:
         """What a score says, in one sentence."""
         tables = self.bundle.task.stack.num_tables
-        what = "log-probability" if self.bundle.task.config.decoding == "log-probs" else "logit"
+        names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
+        what = names[self.bundle.task.config.decoding]
         if self.bundle.task.identity:
             return f"score: the model's {what} of the label, mean over tables; higher is likelier"
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; higher is likelier"

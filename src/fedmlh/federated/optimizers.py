@@ -1,0 +1,78 @@
+"""What the server does with the average change of a round: the step from one global model to the next.
+
+A server optimizer treats the average change as a (negative) gradient. Each is a function of the model, that change and
+what it kept from the rounds before; it returns the new model and what to keep.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmlh.config import Config
+
+#: Named vectors [P] that a server keeps from round to round.
+Vectors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The average update of a round, and the squared length of each update that went into it."""
+
+    mean: Tensor  # [P]
+    squares: Sequence[float]
+
+
+def average(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """FedAvg: the model moves by the average change (times the server's step size)."""
+    return torch.add(model, change.mean, alpha=config.server_learning_rate), {}
+
+
+def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """FedAvgM (Hsu et al. 2019): a running sum of changes that fades by β1 a round."""
+    m = change.mean + config.server_momentum * kept["m"] if kept else change.mean.clone()
+    return torch.add(model, m, alpha=config.server_learning_rate), {"m": m}
+
+
+def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1."""
+    disagreement = sum(change.squares) / len(change.squares)
+    length = float(torch.linalg.vector_norm(change.mean, dtype=torch.float64)) ** 2
+    step = max(1.0, disagreement / (2 * (length + config.server_tau)))
+    return torch.add(model, change.mean, alpha=config.server_learning_rate * step), {}
+
+
+def _adaptive(second: Callable[[Config, Tensor, Tensor], Tensor]) -> "Step":
+    """FedOpt (Reddi et al. 2021): m averages the changes; each parameter's step is divided by √v + τ."""
+
+    def step(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
+        beta1, tau = config.server_momentum, config.server_tau
+        m = (1 - beta1) * change.mean + (beta1 * kept["m"] if kept else 0)
+        v = second(config, kept["v"] if kept else torch.full_like(model, tau**2), change.mean**2)
+        return torch.addcdiv(model, m, v.sqrt() + tau, value=config.server_learning_rate), {"m": m, "v": v}
+
+    return step
+
+
+def _adam(config: Config, v: Tensor, square: Tensor) -> Tensor:
+    return config.server_beta2 * v + (1 - config.server_beta2) * square
+
+
+def _yogi(config: Config, v: Tensor, square: Tensor) -> Tensor:
+    return v - (1 - config.server_beta2) * square * torch.sign(v - square)
+
+
+def _adagrad(config: Config, v: Tensor, square: Tensor) -> Tensor:
+    return v + square
+
+
+Step = Callable[[Config, Tensor, Change, Vectors], tuple[Tensor, Vectors]]
+OPTIMIZERS: dict[str, Step] = {
+    "average": average,
+    "momentum": momentum,
+    "fedexp": fedexp,
+    "adam": _adaptive(_adam),
+    "yogi": _adaptive(_yogi),
+    "adagrad": _adaptive(_adagrad),
+}
