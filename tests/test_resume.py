@@ -583,6 +583,7 @@ CHANGES = {
     "partition": "dirichlet",
     "dirichlet_alpha": 0.4,
     "frequent_threshold": 0.02,
+    "pooled": True,
     "num_clients": 6,
     "clients_per_round": 2,
     "local_epochs": 2,

@@ -44,6 +44,9 @@ class Config:
         "paper-code", "how training points reach clients"
     )
     dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3)
+    pooled: bool = option(
+        False, "one client gets all that the partition dealt out: the central run to compare with (clients_per_round 1)"
+    )
     frequent_threshold: float = option(
         0.01,
         "a label is frequent if at least this share of training points carries it",
@@ -120,6 +123,10 @@ class Config:
             raise UserError(
                 f"clients_per_round is {self.clients_per_round}, but there are only "
                 f"{self.num_clients} clients (num_clients)"
+            )
+        if self.pooled and self.clients_per_round != 1:
+            raise UserError(
+                f"pooled leaves one client, but clients_per_round is {self.clients_per_round}: set clients_per_round=1"
             )
         if self.quorum > self.clients_per_round:
             raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")

@@ -42,7 +42,10 @@ def divide(train: Split, config: Config) -> Division:
         frequent_threshold=config.frequent_threshold,
         dirichlet_alpha=config.dirichlet_alpha,
     )
-    shards = {client: fit.take(rows) for client, rows in enumerate(assign(fit, rng)) if len(rows)}
+    dealt = {client: rows for client, rows in enumerate(assign(fit, rng)) if len(rows)}
+    if config.pooled:
+        dealt = {0: np.unique(np.concatenate(list(dealt.values())))}
+    shards = {client: fit.take(rows) for client, rows in dealt.items()}
     if len(shards) < config.clients_per_round:
         raise UserError(
             f"only {len(shards)} of {config.num_clients} clients have any training point, a round needs "

@@ -1,0 +1,198 @@
+"""One search for both sides: FedMLH, FedAvg or a central model, under a byte budget, judged on validation alone.
+
+    python experiments/recipe/search.py DATA_FOLDER SIDE OUT.json --budget-mib 1.61 [--jobs 2] [--device cpu]
+
+SIDE is fedmlh, fedavg or central. Every side gets the same number of candidates, rounds and neighbours, drawn by the
+same generator from the same choices where a choice exists on that side; the width of the hidden layers is what the
+byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then
+neighbours of the best, one choice changed. Only validation figures are read or written.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import platform
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedmlh
+
+#: What both sides choose from.
+COMMON: dict[str, list[Any]] = {
+    "learning_rate": [1e-3, 3e-3, 1e-2],
+    "loss": ["bce", "softmax", "softmax"],
+    "depth": [1, 1, 2],
+    "normalize": [False, True],
+    "feature_signed": [False, True],
+    "feature_share": [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1],  # of the data's own features
+    "model_average": [0.0, 0.5, 0.8],
+    "server_optimizer": ["average", "fedexp"],
+}
+#: What only hashed labels have.
+HASHED: dict[str, list[Any]] = {
+    "num_tables": [2, 4, 8, 16],
+    "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8],  # buckets a table, of the labels
+    "feature_map": ["shared", "per-table"],
+}
+FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code"}
+#: As many passes over the data as the federated clients make, in rounds of one pass.
+CENTRAL = {"num_clients": 10, "clients_per_round": 1, "local_epochs": 1, "partition": "paper-code", "pooled": True}
+FEW, ALL, PATIENCE = 8, 40, 8
+LEAST_WIDTH = 16
+
+
+def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budget: int) -> dict[str, Any] | None:
+    """The config that a choice stands for; None where the budget leaves no width worth training."""
+    settings = {key: choice[key] for key in COMMON if key not in ("depth", "feature_share")}
+    dim = max(64, round(choice["feature_share"] * dataset.num_features))
+    tables, outputs = 1, dataset.num_labels
+    if side == "fedmlh":
+        tables = choice["num_tables"]
+        outputs = max(32, round(choice["label_share"] * dataset.num_labels))
+        settings |= {"num_tables": tables, "num_buckets": outputs}
+    if dim == dataset.num_features:
+        settings["feature_map"] = "none"
+    else:
+        settings |= {"feature_map": choice.get("feature_map", "shared"), "feature_dim": dim}
+    width = fit_width(budget // 4 // tables, dim, outputs, choice["depth"])
+    if width < LEAST_WIDTH:
+        return None
+    fixed = CENTRAL if side == "central" else FEDERATED
+    algorithm = "fedmlh" if side == "fedmlh" else "fedavg"
+    return {"algorithm": algorithm, "hidden_sizes": [width] * choice["depth"], **settings, **fixed}
+
+
+def fit_width(numbers: int, inputs: int, outputs: int, depth: int) -> int:
+    """The widest hidden layers (all equal) of a network of at most so many parameters."""
+    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
+    a, b, c = depth - 1, inputs + depth + outputs, outputs - numbers
+    if c >= 0:
+        return 0
+    return int(-c / b) if a == 0 else int((-b + math.sqrt(b * b - 4 * a * c)) / (2 * a))
+
+
+def draw(rng: np.random.Generator, side: str) -> dict[str, Any]:
+    """A random choice; FedAvg and central simply have fewer things to choose."""
+    space = {**COMMON, **HASHED} if side == "fedmlh" else COMMON
+    return {key: values[int(rng.integers(len(values)))] for key, values in space.items()}
+
+
+def neighbours(best: dict[str, Any], rng: np.random.Generator, side: str) -> Iterable[dict[str, Any]]:
+    """Choices that differ from the best in one thing, in random order, without end."""
+    space = {**COMMON, **HASHED} if side == "fedmlh" else COMMON
+    while True:
+        key = list(space)[int(rng.integers(len(space)))]
+        yield {**best, key: space[key][int(rng.integers(len(space[key])))]}
+
+
+_dataset: fedmlh.Dataset
+
+
+def _open(folder: str) -> None:
+    global _dataset
+    torch.set_num_threads(1)
+    _dataset = fedmlh.load(folder)
+
+
+def _measure(settings: dict[str, Any], rounds: int, device: str) -> dict[str, Any]:
+    config = fedmlh.Config(**settings, rounds=rounds, patience=PATIENCE, device=device)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        summary = fedmlh.run(config, _dataset, Path(folder) / "run", workers=1).summary
+    return {
+        "settings": settings,
+        "rounds": rounds,
+        "best_round": summary["best_round"],
+        "model_bytes": summary["model_bytes"],
+        "validation_precision": summary["validation"]["precision"],
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def score(entry: dict[str, Any]) -> float:
+    """What candidates are compared by: the mean of P@1, P@3 and P@5 on validation."""
+    return fmean(entry["validation_precision"].values())
+
+
+def main() -> None:
+    """Search one side of one data set."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("side", choices=["fedmlh", "fedavg", "central"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--budget-mib", type=float, required=True)
+    parser.add_argument("--candidates", type=int, default=48)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    budget = int(arguments.budget_mib * 2**20)
+    dataset = fedmlh.load(arguments.data)
+    rng = np.random.default_rng(0)
+    tried: list[dict[str, Any]] = []
+    known: set[str] = set()
+
+    def fresh(choices: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for choice in choices:
+            settings = settings_of(choice, arguments.side, dataset, budget)
+            name = json.dumps(settings, sort_keys=True)
+            if settings is not None and name not in known:
+                known.add(name)
+                found.append({"choice": choice, "settings": settings})
+            if len(found) == count:
+                break
+        return found
+
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
+
+        def run_all(candidates: list[dict[str, Any]], rounds: int, stage: str) -> list[dict[str, Any]]:
+            jobs = {
+                pool.submit(_measure, candidate["settings"], rounds, arguments.device): candidate["choice"]
+                for candidate in candidates
+            }
+            done = []
+            for job in as_completed(jobs):
+                done.append({"stage": stage, "choice": jobs[job], **job.result()})
+                shown = "/".join(f"{100 * value:.1f}" for value in done[-1]["validation_precision"].values())
+                print(f"{stage}: {shown} after {done[-1]['seconds']:.0f} s  {done[-1]['settings']}", flush=True)
+            tried.extend(done)
+            write(arguments, budget, tried)
+            return sorted(done, key=score, reverse=True)
+
+        endless = iter(lambda: draw(rng, arguments.side), None)
+        first = run_all(fresh(endless, arguments.candidates), FEW, "random")
+        second = run_all(first[: arguments.candidates // 4], ALL, "best quarter")
+        near = fresh(neighbours(second[0]["choice"], rng, arguments.side), arguments.candidates // 4)
+        third = run_all(near, ALL, "neighbours")
+        best = max(second + third, key=score)
+        near = fresh(neighbours(best["choice"], rng, arguments.side), arguments.candidates // 4)
+        run_all(near, ALL, "neighbours again")
+
+
+def write(arguments: argparse.Namespace, budget: int, tried: list[dict[str, Any]]) -> None:
+    """All that was tried so far, the best of the full-length runs first named."""
+    full = [entry for entry in tried if entry["rounds"] == ALL]
+    result = {
+        "data": arguments.data.name,
+        "side": arguments.side,
+        "budget_bytes": budget,
+        "space": {**COMMON, **HASHED} if arguments.side == "fedmlh" else COMMON,
+        "machine": f"{platform.machine()}, torch {torch.__version__}, {arguments.device}",
+        "winner": max(full, key=score) if full else None,
+        "tried": tried,
+    }
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
