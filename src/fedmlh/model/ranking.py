@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fedmlh.model.decoder import Decoder
 from fedmlh.model.losses import LOSSES
-from fedmlh.model.stack import Stack, forward
-from fedmlh.model.training import densify
+from fedmlh.model.stack import Stack, forward_sparse
 
-#: Numbers held at once for a batch of points: their bucket scores in all tables, or their features if those are more.
+#: Numbers held at once for a batch of points: their bucket scores in all tables.
 _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
 #: The decoder works on whole blocks of points.
@@ -35,8 +34,8 @@ class Ranker:
         return Decoder(self.buckets, self.stack.num_outputs)
 
     def _batch_size(self) -> int:
-        widest = max(self.stack.num_tables * self.stack.num_outputs, self.stack.num_inputs)
-        size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // widest))
+        widest = max((*self.stack.hidden, self.stack.num_outputs))
+        size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // (self.stack.num_tables * widest)))
         return size if size < _BLOCK else size - size % _BLOCK
 
     @torch.no_grad()
@@ -49,7 +48,7 @@ class Ranker:
         size = self._batch_size()
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
-            logits = forward(layers, densify(features, rows.start, rows.stop, model.device))
+            logits = forward_sparse(layers, tuple(x[rows] for x in features))
             scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
             scores = scores.exp() if self.decoding == "probs" else scores
             hidden = None if excluded is None else excluded[rows]

@@ -1,11 +1,13 @@
 """R sub-models of equal shape as one stack of tensors over one flat vector of parameters."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.randomness import generator
@@ -56,7 +58,25 @@ class Stack:
 
 def forward(layers: list[Tensor], inputs: Tensor) -> Tensor:
     """Logits of all tables; the inputs are shared (one map) or one a table.  # [1 or R, n, d̃] -> [R, n, B]"""
-    activations = inputs.expand(layers[0].shape[0], -1, -1)
-    for weight, bias in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
-        activations = torch.relu(torch.baddbmm(bias.unsqueeze(1), activations, weight))
-    return torch.baddbmm(layers[-1].unsqueeze(1), activations, layers[-2])
+    return _upwards(layers, torch.baddbmm(layers[1].unsqueeze(1), inputs.expand(layers[0].shape[0], -1, -1), layers[0]))
+
+
+def forward_sparse(layers: list[Tensor], features: tuple[csr_matrix, ...]) -> Tensor:
+    """The same from sparse inputs, with no gradient: hashed features are mostly zeros.  # M × [n, d̃] -> [R, n, B]"""
+    inputs = [_to_torch(x, layers[0].device) for x in features]
+    first = [inputs[table % len(inputs)] @ weight for table, weight in enumerate(layers[0])]
+    return _upwards(layers, torch.stack(first).add_(layers[1].unsqueeze(1)))
+
+
+def _upwards(layers: list[Tensor], first: Tensor) -> Tensor:
+    """From the first layer's sums to the last layer's."""
+    for weight, bias in zip(layers[2::2], layers[3::2], strict=True):
+        first = torch.baddbmm(bias.unsqueeze(1), torch.relu(first), weight)
+    return first
+
+
+def _to_torch(x: csr_matrix, device: torch.device) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        indptr, indices, data = (torch.from_numpy(part) for part in (x.indptr, x.indices, x.data))
+        return torch.sparse_csr_tensor(indptr, indices, data, x.shape, check_invariants=False).to(device)

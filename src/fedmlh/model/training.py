@@ -60,7 +60,7 @@ def train_plain(
         losses = []
         for begin in range(0, len(order), recipe.batch_size):
             end = min(begin + recipe.batch_size, len(order))
-            logits = forward(layers, densify(x, begin, end, flat.device))
+            logits = forward(layers, _densify(x, begin, end, flat.device))
             value = LOSSES[recipe.loss].value(logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ def train_plain(
     return flat, total / stack.num_tables
 
 
-def densify(features: tuple[csr_matrix, ...], begin: int, end: int, device: torch.device) -> Tensor:
+def _densify(features: tuple[csr_matrix, ...], begin: int, end: int, device: torch.device) -> Tensor:
     """Rows begin … end of sparse features as a dense batch.  # M × [n, d̃] -> [M, end - begin, d̃]"""
     return torch.from_numpy(np.stack([x[begin:end].toarray() for x in features])).to(device)
 
