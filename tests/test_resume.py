@@ -637,8 +637,8 @@ def test_every_setting_is_either_free_or_bound_on_resume():
 @pytest.mark.parametrize("name", CHANGES)
 def test_resume_with_another_setting_is_refused_by_name(finished, name):
     before = snapshot(finished)
+    also = {"clients_per_round": 1, "quorum": 1} if name == "pooled" else {}
     with pytest.raises(UserError, match=rf"holds a run with {name} = .*same settings"):
-        also = {"clients_per_round": 1, "quorum": 1} if name == "pooled" else {}
         run(BASE.replace(rounds=1, **{name: CHANGES[name]}, **also), data(), finished, resume=True)
     assert snapshot(finished) == before
 

@@ -9,7 +9,6 @@ Memory traffic, not arithmetic, is what a careless loop pays for here. So a row 
 is in the cache, and moments are neither allocated nor cleared for a client.
 """
 
-from threading import local
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def train_compiled(
     batch_size = min(recipe.batch_size, orders.shape[1])
     steps = len(orders) * -(-orders.shape[1] // batch_size)
     adam = recipe.optimizer == "adam"
-    moments = _room_for_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
+    moments = _borrow_moments(sum(sizes) if adam else 0)
     schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
     for table, z in enumerate(buckets):
@@ -61,17 +60,21 @@ def train_compiled(
             recipe.loss == "softmax",
             schedule,
         )
+    _spare.append(moments)
     return flat, total / stack.num_tables
 
 
-_kept = local()
+#: Memory for Adam's moments that no client uses just now; fresh memory from the system costs as much as a step.
+_spare: list[np.ndarray] = []
 
 
-def _room_for_moments(size: int) -> np.ndarray:
-    """Each thread keeps its own: fresh memory from the system costs as much as a step that uses it.  # [2, P / R]"""
-    if getattr(_kept, "moments", np.empty((2, 0))).shape[1] != size:
-        _kept.moments = np.empty((2, size), np.float32)
-    return _kept.moments
+def _borrow_moments(size: int) -> np.ndarray:
+    """Room that holds anything, to be put back into `_spare`.  # [2, P / R]"""
+    while _spare:
+        moments = _spare.pop()
+        if moments.shape[1] == size:
+            return moments
+    return np.empty((2, size), np.float32)
 
 
 @njit(**_JIT)
