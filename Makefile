@@ -1,8 +1,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+PEERS ?= .venv-peers
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check bench bench-peers clean
 
 demo: $(VENV)/.ready  ## both algorithms on the built-in data, compared
 	rm -rf runs/demo
@@ -18,6 +19,9 @@ bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/decode.py
 
+bench-peers: $(PEERS)/.ready  ## whole rounds against pfl and Flower, in an environment of their own
+	$(PEERS)/bin/python benchmarks/peers.py
+
 check: $(VENV)/.ready  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -28,5 +32,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast]'
 	touch $@
 
+$(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements-peers.txt \
+		--editable '.[fast]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) runs .pytest_cache .mypy_cache .ruff_cache

@@ -62,13 +62,20 @@ def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_m
 
 def run_product(stack: Stack, start: torch.Tensor, shards: list[Shard]) -> float:
     """All clients side by side; the mean loss."""
+    orders = [np.random.default_rng(number).permutation(len(shard)) for number, shard in enumerate(shards)]
+    return float(np.mean([loss for _, loss in train_clients(stack, start, shards, orders)]))
 
-    def work(number: int) -> float:
-        order = np.random.default_rng(number).permutation(len(shards[number]))
-        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), order[None])[1]
+
+def train_clients(
+    stack: Stack, start: torch.Tensor, shards: list[Shard], orders: list[np.ndarray]
+) -> list[tuple[torch.Tensor, float]]:
+    """Each client's model and loss after one epoch over its points in the given order."""
+
+    def work(number: int) -> tuple[torch.Tensor, float]:
+        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), orders[number][None])
 
     with one_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        return float(np.mean(list(pool.map(work, range(len(shards))))))
+        return list(pool.map(work, range(len(shards))))
 
 
 def run_modules(stack: Stack, start: torch.Tensor, shards: list[Shard], *, easy: bool) -> float:
@@ -144,6 +151,13 @@ def measure(name: str, repeats: int) -> dict[str, object]:
     }
 
 
+def describe_machine() -> str:
+    """Where the figures come from."""
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
 def main() -> None:
     """Measure the shapes that were named, or all."""
     parser = argparse.ArgumentParser()
@@ -156,12 +170,9 @@ def main() -> None:
         ms, ratio = rows[-1]["ms_per_step"], rows[-1]["ratio"]
         shown = "  ".join(f"{key} {ms[key]:.2f} ms ({ratio[key]:.1f}×)" for key in ms)
         print(f"{name}: {shown}", flush=True)
-    machine = (
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    )
     target = Path(__file__).parent / "results" / "rounds.json"
     if not arguments.shapes:
-        target.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        target.write_text(json.dumps({"machine": describe_machine(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,251 @@
+"""Whole rounds in pfl and in Flower against the product's, in one run; needs `requirements-peers.txt`.
+
+    python benchmarks/peers.py [--turns 3] [--rounds 12]
+
+Every contestant trains the same 4 clients for one epoch a round (Adam, BCE summed over the R tables, batch 100), sends
+and averages their models, and goes on from the average, on all cores. The first round's mean loss must be the same for
+all: they start from the same model and take the points in the order that the product draws for that round.
+
+- product: `Server.run_round` over `LocalClients`: wire format, checks and the exact average are part of it;
+- product, in memory: the same training and average of the same models with no messages, which is what pfl does too;
+- pfl: FederatedAveraging over SimulatedBackend, in-memory dense tensors (its way), torchrun with one process a core and
+  one thread each, which was no slower than one process with two threads, and far steadier;
+- flower: FedAvg and a ClientApp on Ray, one CPU and so one thread a client, as many clients at a time as there are
+  cores, `toarray` a batch; one client at a time with two threads was slower where the batches are ready;
+- pfl, easy and flower, easy: the same with fused Adam, and in Flower with the points made dense once in each actor.
+
+A simulation is a process of its own. Its first rounds are warm-up and do not count, nor does its start (Ray: seconds).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rounds import BATCH, CLIENTS, RATE, SHAPES, describe_machine, make_module, make_shard, train_clients
+from torch import nn
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Labels
+from fedmlh.engines.local import LocalClients
+from fedmlh.federated.aggregate import Average
+from fedmlh.federated.client import Client
+from fedmlh.federated.server import Server
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.model.stack import Stack
+from fedmlh.model.training import Shard
+from fedmlh.randomness import generator
+
+SHAPE, SEED, WARM_UP = "eurlex-4k", 0, 2
+HERE = Path(__file__).parent
+#: One thread a process, since there is a process a core; and nothing may look for the network while it is timed.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class Work(NamedTuple):
+    """What every contestant starts from."""
+
+    stack: Stack
+    start: torch.Tensor  # [P]
+    shards: list[Shard]
+
+
+@cache
+def load() -> Work:
+    """The same model and points in every process that asks."""
+    dim, hidden, tables, outputs = SHAPES[SHAPE][:4]
+    stack = Stack(tables, dim, hidden, outputs)
+    drawn = [make_shard(np.random.default_rng(seed), SHAPES[SHAPE]) for seed in range(CLIENTS)]
+    shards = [Shard(shard.features, tuple(part.sign() for part in shard.buckets)) for shard in drawn]
+    return Work(stack, stack.initial(SEED), shards)
+
+
+@cache
+def load_dense(client: int) -> tuple[torch.Tensor, ...]:
+    """A client's input and the targets of all tables as dense tensors."""
+    shard = load().shards[client]
+    return tuple(torch.from_numpy(part.toarray()) for part in (*shard.features, *shard.buckets))
+
+
+def order(round_number: int, client: int) -> np.ndarray:
+    """A client's points in the order in which the product trains on them in that round."""
+    rng = generator(SEED, "local training", round_number, 0, client)
+    return rng.permutation(len(load().shards[client]))
+
+
+class Tables(nn.Module):
+    """R modules as one model; its loss is summed over tables, so that each is trained as if it were alone."""
+
+    def __init__(self, stack: Stack, start: torch.Tensor) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(make_module(stack, start, table) for table in range(stack.num_tables))
+        self._summed, self._points = 0.0, 0
+
+    def loss(self, inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch, to be minimized."""
+        criterion = nn.functional.binary_cross_entropy_with_logits
+        value = sum(criterion(table(inputs), part) for table, part in zip(self.tables, targets, strict=True))
+        self._summed += float(value.detach()) * len(inputs) / len(self.tables)
+        self._points += len(inputs)
+        return value
+
+    def take_loss(self) -> float:
+        """The mean loss of a point and table since this was last asked."""
+        mean = self._summed / self._points
+        self._summed, self._points = 0.0, 0
+        return mean
+
+
+class Timed(NamedTuple):
+    """The moments at which the first round began and each ended, and the first round's mean loss."""
+
+    moments: list[float]
+    loss: float
+
+    def seconds(self) -> list[float]:
+        """How long each round after warm-up took."""
+        return [end - begin for begin, end in pairwise(self.moments)][WARM_UP:]
+
+
+class Site(Client):
+    """A client whose points are hashed already."""
+
+    def __init__(self, task: Task, number: int, shard: Shard) -> None:
+        nameless = Labels.numbered(task.num_labels)
+        super().__init__(task, number, shard.features[0], shard.buckets[0], nameless, torch.device("cpu"))
+        self._shard = shard
+
+    def prepare(self, seeds: Seeds) -> Shard:
+        """The points as they are."""
+        return self._shard
+
+
+def run_product(rounds: int) -> Timed:
+    """The product's server and clients in this process."""
+    stack, _, shards = load()
+    config = Config(
+        seed=SEED,
+        num_clients=CLIENTS,
+        clients_per_round=CLIENTS,
+        local_epochs=1,
+        batch_size=BATCH,
+        learning_rate=RATE,
+        num_tables=stack.num_tables,
+        num_buckets=stack.num_outputs,
+        feature_dim=stack.num_inputs,
+        hidden_sizes=stack.hidden,
+    )
+    task = Task(config, stack.num_inputs, stack.num_outputs)
+    clients = {number: Site(task, number, shard) for number, shard in enumerate(shards)}
+    server = Server(task, {number: len(client) for number, client in clients.items()}, torch.device("cpu"))
+    local = LocalClients(clients, os.cpu_count() or 1)
+    state, moments, losses = server.begin(), [time.perf_counter()], []
+    for _ in range(rounds):
+        state, report = server.run_round(state, local.exchange)
+        assert len(report.accepted) == CLIENTS, report.refused
+        moments.append(time.perf_counter())
+        losses.append(report.loss)
+    return Timed(moments, losses[0])
+
+
+def run_in_memory(rounds: int) -> Timed:
+    """The product's training and average alone."""
+    stack, model, shards = load()
+    moments, losses = [time.perf_counter()], []
+    for number in range(1, rounds + 1):
+        trained = train_clients(stack, model, shards, [order(number, client) for client in range(CLIENTS)])
+        average = Average(len(model), CLIENTS, model.device)
+        for values, _ in trained:
+            average.add(values - model, 1)
+        model = average.apply(model)
+        moments.append(time.perf_counter())
+        losses.append(float(np.mean([loss for _, loss in trained])))
+    return Timed(moments, losses[0])
+
+
+def run_peer(command: list[str], form: str, rounds: int) -> Timed:
+    """A peer's script in a process of its own, which writes down when each round ended and the first round's loss."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "timed.json"
+        done = subprocess.run(
+            [sys.executable, *command, form, str(rounds), str(target)],
+            env=os.environ | ENVIRONMENT,
+            capture_output=True,
+            text=True,
+        )
+        if not target.exists():
+            raise SystemExit(f"{' '.join(command)} wrote nothing:\n{done.stdout}{done.stderr}")
+        return Timed(**json.loads(target.read_text()))
+
+
+def make_peers() -> dict[str, Callable[[int], Timed]]:
+    """The peers by name, each in both forms."""
+    # The module, not the `torchrun` on the PATH, which may belong to another environment.
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={min(CLIENTS, os.cpu_count() or 1)}".split()
+    commands = {"pfl": [*torchrun, str(HERE / "peer_pfl.py")], "flower": [str(HERE / "peer_flower.py")]}
+    return {
+        name if form == "plain" else f"{name}, {form}": partial(run_peer, command, form)
+        for name, command in commands.items()
+        for form in ("plain", "easy")
+    }
+
+
+def measure(turns: int, rounds: int) -> dict[str, dict[str, object]]:
+    """Seconds a round of each contestant; the product runs before and after every peer."""
+    product = {"product": run_product, "product, in memory": run_in_memory}
+    peers = make_peers()
+    contestants = product | peers
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    losses: dict[str, float] = {}
+    turn = [name for peer in peers for name in (*product, peer)]
+    for name in [*turn * turns, *product]:
+        timed = contestants[name](rounds)
+        seconds[name] += timed.seconds()
+        losses[name] = timed.loss
+    assert max(losses.values()) - min(losses.values()) < 1e-4 * min(losses.values()), losses
+    return {
+        name: {
+            "seconds": {"min": min(values), "median": median(values), "max": max(values)},
+            "rounds": len(values),
+            "ratio": median(values) / median(seconds["product"]),
+            "loss": losses[name],
+        }
+        for name, values in seconds.items()
+    }
+
+
+def main() -> None:
+    """Measure, print a table, write the results."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12, help="a simulation, warm-up among them")
+    arguments = parser.parse_args()
+    rows = measure(arguments.turns, arguments.rounds)
+    print(f"{'seconds a round':20}{'min':>8}{'median':>8}{'max':>8}{'ratio':>8}{'loss':>12}")
+    for name, row in rows.items():
+        shown = "".join(f"{value:8.3f}" for value in row["seconds"].values())
+        print(f"{name:20}{shown}{row['ratio']:8.2f}{row['loss']:12.6f}")
+    versions = {name: version(name) for name in ("pfl", "flwr", "ray", "numba", "numpy")}
+    results = {"machine": describe_machine(), "versions": versions, "shape": SHAPE, "rows": rows}
+    (HERE / "results" / "peers.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
