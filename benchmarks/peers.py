@@ -170,7 +170,7 @@ def run_in_memory(rounds: int) -> Timed:
     stack, model, shards = load()
     moments, losses = [time.perf_counter()], []
     for number in range(1, rounds + 1):
-        trained = train_clients(stack, model, shards, [order(number, client) for client in range(CLIENTS)])
+        trained = train_clients(stack, model, shards, [order(number, client)[None] for client in range(CLIENTS)])
         average = Average(len(model), CLIENTS, model.device)
         for values, _ in trained:
             average.add(values - model, 1)

@@ -2,8 +2,8 @@
 
     python benchmarks/rounds.py [SHAPE …] [--repeats 5]
 
-Every contestant trains the same S = 4 clients for one epoch on the same points from the same model, with Adam and BCE
-over all R tables, on all cores of this machine, and must reach the same loss:
+Every contestant trains the same S = 4 clients for E = 5 epochs on the same points from the same model, with Adam and
+BCE over all R tables, on all cores of this machine, and must reach the same loss:
 
 - product: `LocalClients.exchange`'s way: clients side by side, one thread each, the compiled loop;
 - plain: (a) one nn.Module a table, torch.optim.Adam, `toarray` a batch, clients one after the other;
@@ -30,16 +30,16 @@ from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, train
 
-CLIENTS, BATCH, RATE = 4, 100, 1e-3
+CLIENTS, BATCH, RATE, EPOCHS = 4, 100, 1e-3, 5
 #: feature_dim, hidden sizes, R, B, nonzeros a point (hashed), positive buckets a point and table, points a client
 SHAPES: dict[str, tuple[int, tuple[int, ...], int, int, int, int, int]] = {
     "eurlex-4k": (300, (150, 150), 4, 250, 22, 6, 1500),
-    "wiki10-31k": (5000, (500, 500), 4, 1000, 90, 18, 1500),
-    "amazontitles-131k": (5000, (1000, 1000), 4, 4000, 8, 2, 1500),
+    "wiki10-31k": (5000, (500, 500), 4, 1000, 90, 18, 500),
+    "amazontitles-131k": (5000, (1000, 1000), 4, 4000, 8, 2, 300),
     "eurlex-4k, 160 nonzeros": (300, (150, 150), 4, 250, 160, 5, 1500),
-    "wiki10-31k, 600 nonzeros": (5000, (500, 500), 4, 1000, 600, 18, 1000),
+    "wiki10-31k, 600 nonzeros": (5000, (500, 500), 4, 1000, 600, 18, 500),
     "lean 1000-84-250 × 4": (1000, (84,), 4, 250, 22, 6, 1500),
-    "lean 5000-147-500 × 16": (5000, (147,), 16, 500, 90, 10, 1000),
+    "lean 5000-147-500 × 16": (5000, (147,), 16, 500, 90, 10, 500),
 }
 
 
@@ -62,41 +62,50 @@ def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_m
 
 def run_product(stack: Stack, start: torch.Tensor, shards: list[Shard]) -> float:
     """All clients side by side; the mean loss."""
-    orders = [np.random.default_rng(number).permutation(len(shard)) for number, shard in enumerate(shards)]
+    orders = [draw_orders(number, len(shard)) for number, shard in enumerate(shards)]
     return float(np.mean([loss for _, loss in train_clients(stack, start, shards, orders)]))
 
 
 def train_clients(
     stack: Stack, start: torch.Tensor, shards: list[Shard], orders: list[np.ndarray]
 ) -> list[tuple[torch.Tensor, float]]:
-    """Each client's model and loss after one epoch over its points in the given order."""
+    """Each client's model and loss after the epochs whose orders [E, n] are given."""
 
     def work(number: int) -> tuple[torch.Tensor, float]:
-        return train(stack, start, shards[number], Recipe("bce", "adam", RATE, 1, BATCH), orders[number][None])
+        recipe = Recipe("bce", "adam", RATE, len(orders[number]), BATCH)
+        return train(stack, start, shards[number], recipe, orders[number])
 
     with one_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(work, range(len(shards))))
+
+
+def draw_orders(client: int, points: int) -> np.ndarray:
+    """The order of a client's points in each epoch.  # [E, n]"""
+    rng = np.random.default_rng(client)
+    return np.stack([rng.permutation(points) for _ in range(EPOCHS)])
 
 
 def run_modules(stack: Stack, start: torch.Tensor, shards: list[Shard], *, easy: bool) -> float:
     """The loop that people write; `easy`: dense input made beforehand, fused optimizer."""
     losses = []
     for number, shard in enumerate(shards):
-        order = np.random.default_rng(number).permutation(len(shard))
+        orders = draw_orders(number, len(shard))
         x = shard.features[0]
         dense = DENSE[id(x)] if easy else None
         for table in range(stack.num_tables):
             model = make_module(stack, start, table)
             step = torch.optim.Adam(model.parameters(), lr=RATE, fused=easy)
-            criterion, total = nn.BCEWithLogitsLoss(), 0.0
-            for begin in range(0, len(order), BATCH):
-                rows = order[begin : begin + BATCH]
-                inputs = dense[rows] if dense is not None else torch.from_numpy(x[rows].toarray())
-                loss = criterion(model(inputs), torch.from_numpy(shard.buckets[table][rows].toarray()).sign())
-                step.zero_grad()
-                loss.backward()
-                step.step()
-                total += float(loss.detach()) * len(rows) / len(order)
+            criterion = nn.BCEWithLogitsLoss()
+            for order in orders:
+                total = 0.0
+                for begin in range(0, len(order), BATCH):
+                    rows = order[begin : begin + BATCH]
+                    inputs = dense[rows] if dense is not None else torch.from_numpy(x[rows].toarray())
+                    loss = criterion(model(inputs), torch.from_numpy(shard.buckets[table][rows].toarray()).sign())
+                    step.zero_grad()
+                    loss.backward()
+                    step.step()
+                    total += float(loss.detach()) * len(rows) / len(order)
             losses.append(total)
     return float(np.mean(losses))
 
@@ -140,7 +149,7 @@ def measure(name: str, repeats: int) -> dict[str, object]:
             contestant()
             times[key].append(time.perf_counter() - began)
     DENSE.clear()
-    steps = CLIENTS * -(-shape[6] // BATCH)
+    steps = CLIENTS * EPOCHS * -(-shape[6] // BATCH)
     middle = {key: median(values) for key, values in times.items()}
     return {
         "shape": name,
