@@ -77,6 +77,7 @@ def _upwards(layers: list[Tensor], first: Tensor) -> Tensor:
 
 def _to_torch(x: csr_matrix, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        # Some versions say that sparse tensors are in beta, some that nothing checks them; scipy's are sound.
+        warnings.simplefilter("ignore")
         indptr, indices, data = (torch.from_numpy(part) for part in (x.indptr, x.indices, x.data))
         return torch.sparse_csr_tensor(indptr, indices, data, x.shape, check_invariants=False).to(device)
