@@ -115,6 +115,7 @@ def scene(request):
         len(state.model),
         {n: server.max_examples[n] for n in sampled},
         config.max_update_rms,
+        config.seed,
     )
     outcome, report = server.run_round(state, replay(*((n, now[n]) for n in sampled)))
     assert report.accepted == sampled
@@ -606,7 +607,15 @@ def test_an_update_is_decoded_within_twice_its_size():
     n = server.sample(1, 0)[0]
     reply = federation.clients[n].answer(server.broadcast(server.begin(), 0, n), Memory())[0]
     expected = Expected(
-        server.run, server.task.fingerprint, 1, 0, "fp32", server.task.stack.num_parameters, server.max_examples, 10.0
+        server.run,
+        server.task.fingerprint,
+        1,
+        0,
+        "fp32",
+        server.task.stack.num_parameters,
+        server.max_examples,
+        10.0,
+        0,
     )
     tracemalloc.start()
     try:

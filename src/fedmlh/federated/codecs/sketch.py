@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedmlh.federated.codecs.floats import check_size
 
-#: Rows of the sketch; the estimate is their median, which one crowded cell cannot spoil.
+#: Rows of the sketch. The estimate is their mean: updates have few outliers, and the median of five errs a fifth more.
 ROWS = 5
 _CHUNK = 1 << 18
 
@@ -42,21 +42,23 @@ class SketchCodec:
         for start in range(0, len(flat), _CHUNK):
             part = flat[start : start + _CHUNK]
             for row, (cell, sign) in zip(cells, _places(hashes, start, len(part), cells.shape[1]), strict=True):
-                row += np.bincount(cell, part * sign, len(row))
-        with np.errstate(over="ignore"):
+                with np.errstate(invalid="ignore"):
+                    row += np.bincount(cell, part * sign, len(row))
+        with np.errstate(over="ignore"):  # A cell out of range becomes infinite, and so is refused later.
             return cells.astype("<f2").tobytes()
 
     def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
-        """The median over the rows of what each holds for a value."""
+        """The mean over the rows of what each holds for a value."""
         check_size(payload, self.size(length))
         hashes, width = _draw(rng), self.width(length)
         cells = np.frombuffer(payload, "<f2").astype(np.float32).reshape(ROWS, width)
-        values = np.empty(length, np.float32)
+        values = np.zeros(length, np.float32)
         for start in range(0, length, _CHUNK):
             part = values[start : start + _CHUNK]
-            places = _places(hashes, start, len(part), width)
-            part[:] = _median(*(row[cell] * sign for row, (cell, sign) in zip(cells, places, strict=True)))
-        return torch.from_numpy(values)
+            for row, (cell, sign) in zip(cells, _places(hashes, start, len(part), width), strict=True):
+                with np.errstate(invalid="ignore"):
+                    part += row[cell] * sign
+        return torch.from_numpy(values / np.float32(ROWS))
 
 
 def _draw(rng: np.random.Generator) -> np.ndarray:
@@ -74,10 +76,3 @@ def _places(hashes: np.ndarray, start: int, count: int, width: int) -> list[tupl
         sign = 1 - 2 * (mixed >> np.uint64(63)).astype(np.float32)
         places.append((cell.astype(np.int64), sign))
     return places
-
-
-def _median(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """Of five, by comparisons alone, which is ten times as fast as sorting; NaN wins, and so is refused later."""
-    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
-    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
-    return np.asarray(np.maximum(np.minimum(e, low), np.minimum(np.maximum(e, low), high)))
