@@ -1,6 +1,7 @@
 """A Count Sketch of the vector (the paper's Algorithm 1): fewer cells than values, hashed anew for every message."""
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -66,13 +67,11 @@ def _draw(rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2**64, (ROWS, 2), np.uint64)
 
 
-def _places(hashes: np.ndarray, start: int, count: int, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _places(hashes: np.ndarray, start: int, count: int, width: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each row the cells and signs of so many values: multiply-shift, whose 33 upper bits are 2-universal."""
     keys = np.arange(start, start + count, dtype=np.uint64)
-    places = []
     for factor, summand in hashes:
         mixed = keys * factor + summand
         cell = (mixed << np.uint64(1) >> np.uint64(32)) * np.uint64(width) >> np.uint64(32)
         sign = 1 - 2 * (mixed >> np.uint64(63)).astype(np.float32)
-        places.append((cell.astype(np.int64), sign))
-    return places
+        yield cell.astype(np.int64), sign
