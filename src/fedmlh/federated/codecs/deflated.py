@@ -28,7 +28,7 @@ class Deflated:
     def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
         """A byte that says how, then the inner payload."""
         plain = self.inner.encode(values, rng)
-        # Codes repeat by chance alone, but for runs of zeros: looking for more takes ten times as long and finds less.
+        # Codes repeat by chance alone, but for runs of zeros: a search for more takes several times as long.
         deflater = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
         deflated = deflater.compress(plain) + deflater.flush()
         return _DEFLATED + deflated if len(deflated) < len(plain) else _PLAIN + plain
