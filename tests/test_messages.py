@@ -18,7 +18,7 @@ from fedmlh.data.dataset import Labels
 from fedmlh.engines.local import LocalClients
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
-from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import (
     FRAME,
     MAX_HEADER,
@@ -80,6 +80,16 @@ def header_text(header, **changes):
     kind = "update" if isinstance(header, UpdateHeader) else "broadcast"
     values = {"kind": kind, **dataclasses.asdict(header), **changes}
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def encode(name, values):
+    """Bytes of a vector by a codec that leaves nothing to chance."""
+    return make_codec(name).encode(values, np.random.default_rng())
+
+
+def decode(name, payload, length):
+    """The vector that such a codec's bytes stand for."""
+    return make_codec(name).decode(memoryview(payload), length, np.random.default_rng())
 
 
 def reason_of(message, kind=UpdateHeader, max_payload=100):
@@ -179,56 +189,6 @@ class TestWireFormat:
         reason_of(seal(noise), max_payload=1000)
 
 
-class TestCodecs:
-    @settings(deadline=None)
-    @given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
-    def test_fp32_changes_no_bit(self, patterns):
-        """Not even of NaN, infinity, negative zero or subnormals."""
-        values = np.array(patterns, "<u4").view("<f4")
-        codec = CODECS["fp32"]
-        payload = codec.encode(torch.from_numpy(values.copy()))
-        assert payload == values.tobytes()
-        assert codec.decode(memoryview(payload), len(values)).numpy().tobytes() == values.tobytes()
-        assert codec.lossless
-
-    @settings(deadline=None)
-    @given(st.lists(st.floats(-65504, 65504, width=32), max_size=30))
-    def test_fp16_is_within_half_a_unit_in_the_last_place(self, values):
-        codec, given_values = CODECS["fp16"], torch.tensor(values, dtype=torch.float32)
-        payload = codec.encode(given_values)
-        decoded = codec.decode(memoryview(payload), len(values)).double().numpy()
-        assert len(payload) == codec.size(len(values)) == 2 * len(values)
-        for x, y in zip(given_values.double().tolist(), decoded, strict=True):
-            unit = 2.0 ** max(math.frexp(x)[1] - 11, -24)  # 11 significant bits, subnormals in steps of 2^-24
-            assert abs(x - y) <= unit / 2
-        assert codec.decode(memoryview(codec.encode(torch.from_numpy(decoded).float())), len(values)).tolist() == list(
-            decoded
-        )
-        assert not codec.lossless
-
-    def test_fp16_beyond_its_range_becomes_infinite_not_something_else(self):
-        codec = CODECS["fp16"]
-        decoded = codec.decode(memoryview(codec.encode(torch.tensor([1e5, -1e5, 65504.0]))), 3)
-        assert decoded.tolist() == [math.inf, -math.inf, 65504.0]
-
-    @pytest.mark.parametrize("name", CODECS)
-    def test_a_payload_of_another_length_is_refused(self, name):
-        codec = CODECS[name]
-        payload = codec.encode(torch.ones(5))
-        assert len(payload) == codec.size(5)
-        for wrong in (payload[:-1], payload + b"\0", b"", payload + payload):
-            with pytest.raises(ValueError, match="expected"):
-                codec.decode(memoryview(wrong), 5)
-
-    @pytest.mark.parametrize("name", CODECS)
-    def test_what_is_decoded_can_be_written_to(self, name):
-        """A view of the message would be read-only, and would keep the whole message alive."""
-        codec = CODECS[name]
-        decoded = codec.decode(memoryview(codec.encode(torch.ones(3))), 3)
-        decoded += 1
-        assert decoded.tolist() == [2, 2, 2]
-
-
 class Federation:
     """Five small clients, a server, and a wire on which replies can be lost or changed."""
 
@@ -281,7 +241,7 @@ class Federation:
         """A payload of zeros with the value in its last place, or everywhere."""
         values = torch.full((self.task.stack.num_parameters,), value if whole else 0.0)
         values[-1] = value
-        return CODECS["fp32"].encode(values)
+        return encode("fp32", values)
 
     def run(self, rounds, state=None):
         state = state or self.server.begin()
@@ -297,8 +257,8 @@ def changed(reply, payload=None, **changes):
 
 
 class TestBytes:
-    @pytest.mark.parametrize("up", CODECS)
-    @pytest.mark.parametrize("down", CODECS)
+    @pytest.mark.parametrize("up", ["fp32", "fp16"])
+    @pytest.mark.parametrize("down", ["fp32", "fp16"])
     def test_a_message_weighs_frame_header_and_payload(self, up, down):
         """Law 3: what is counted is the length of what was sent, and this is the formula for it."""
         fed = Federation(update_codec=up, broadcast_codec=down)
@@ -350,10 +310,10 @@ class TestErrorFeedback:
         for t in range(1, rounds + 1):
             state = ServerState(t, model, {0: (t, 0)} if remember and t > 1 else {})
             reply, _ = exact.clients[0].answer(exact.server.broadcast(state, 0, 0), Memory())
-            wanted.append(CODECS["fp32"].decode(unpack(UpdateHeader, reply, 1 << 20)[1], len(model)).double())
+            wanted.append(decode("fp32", unpack(UpdateHeader, reply, 1 << 20)[1], len(model)).double())
             reply, memory = lossy.clients[0].answer(lossy.server.broadcast(state, 0, 0), memory)
             assert memory.staged_in == (t + 1, 0)
-            decoded.append(CODECS["fp16"].decode(unpack(UpdateHeader, reply, 1 << 20)[1], len(model)).double())
+            decoded.append(decode("fp16", unpack(UpdateHeader, reply, 1 << 20)[1], len(model)).double())
         return torch.stack(wanted), torch.stack(decoded), memory
 
     def test_what_is_left_out_is_sent_later(self):
@@ -399,7 +359,7 @@ class TestMemory:
         assert other.staged_in == second.staged_in == (2, 0)
         assert not torch.equal(other.staged["residual"], second.staged["residual"])
 
-    @pytest.mark.parametrize("codec", CODECS)
+    @pytest.mark.parametrize("codec", ["fp32", "fp16", "int4", "topk-10%+zlib", "sketch-50%"])
     def test_an_abandoned_attempt_leaves_no_trace(self, codec):
         """All clients trained in it and staged their state, yet later rounds are those of a run that never tried it."""
         one, two = (Federation(update_codec=codec, quorum=3, learning_rate=1e-3) for _ in range(2))
@@ -473,7 +433,7 @@ class TestRounds:
         assert report.attempts == 1
         assert report.accepted == fed.server.sample(1, 0)[1:]
         payloads = [unpack(UpdateHeader, message, 1 << 20)[1] for message in fed.received]
-        mean = sum(CODECS["fp32"].decode(p, len(state.model)).double() for p in payloads) / 2
+        mean = sum(decode("fp32", p, len(state.model)).double() for p in payloads) / 2
         torch.testing.assert_close(after.model.double(), state.model.double() + mean, rtol=0, atol=1e-7)
         assert lonely not in after.accepted
 

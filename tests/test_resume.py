@@ -54,8 +54,13 @@ BASE = Config(
     learning_rate=0.2,  # so large that the best round is not the last, and has to be remembered
     top_k=(1, 3),
 )
-#: With fp16 clients carry a residual from round to round, which has to survive as well.
-VARIANTS = {"fp32": BASE, "fp16": BASE.replace(update_codec="fp16", broadcast_codec="fp16", weighting="examples")}
+#: With fp16 clients carry a residual from round to round, which has to survive as well; with changes also the model
+#: that they hold, and the server what it may still have to send them.
+VARIANTS = {
+    "fp32": BASE,
+    "fp16": BASE.replace(update_codec="fp16", broadcast_codec="fp16", weighting="examples"),
+    "changes": BASE.replace(update_codec="topk-20%+zlib", broadcast_codec="int8+zlib", clients_per_round=2),
+}
 #: What a run does, in order; the helper can tell when a child has begun one of these.
 PHASES = {
     "open": (RunFolder, "open"),
@@ -423,7 +428,8 @@ def freeze(progress):
     return (
         progress.server.round,
         dict(progress.server.accepted),
-        bits({"model": progress.server.model, "best": progress.best_model}),
+        bits({"model": progress.server.model, "best": progress.best_model, **progress.server.vectors}),
+        dict(progress.server.changes),
         progress.best_round,
         progress.best_score,
         memories,

@@ -4,13 +4,15 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from fedmlh.errors import UserError
 
@@ -18,6 +20,28 @@ from fedmlh.errors import UserError
 def option(default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None) -> Any:
     """A field with the line that explains it and the range it must lie in."""
     return field(default=default, metadata={"help": why, "at_least": at_least, "at_most": at_most})
+
+
+class CodecName(NamedTuple):
+    """What the name of a codec says."""
+
+    kind: str
+    share: Fraction  # of the values (topk) or of the bytes (sketch); 1 for all others
+    deflated: bool
+
+
+_CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
+
+
+def parse_codec(name: str) -> CodecName:
+    """The parts of a codec's name, or a ValueError that says what it may be."""
+    found = _CODEC.fullmatch(name)
+    share = Fraction(found[3] or 100) / 100 if found else Fraction(0)
+    if found is None or not 0 < share <= 1:
+        raise ValueError(
+            "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress"
+        )
+    return CodecName(found[1] or found[2], share, found[4] is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +101,12 @@ class Config:
         at_least=0,
         at_most=0.999,
     )
-    update_codec: Literal["fp32", "fp16"] = option("fp32", "how a client's update is encoded")
-    broadcast_codec: Literal["fp32", "fp16"] = option("fp32", "how the global model is encoded")
+    update_codec: str = option(
+        "fp32", "how a client's update is encoded: fp32, fp16, int8, int4, int2, topk-N%, sketch-N%; +zlib compresses"
+    )
+    broadcast_codec: str = option(
+        "fp32", "how the global model is encoded: fp32, fp16; int8, int4, topk-N%: as changes; +zlib compresses"
+    )
 
     label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
         "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
@@ -138,6 +166,16 @@ class Config:
             )
         if self.label_map == "balanced" and self.label_key == "name":
             raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
+        for name in ("update_codec", "broadcast_codec"):
+            try:
+                kind = parse_codec(getattr(self, name)).kind
+            except ValueError as error:
+                raise UserError(f"{name} is {getattr(self, name)!a}: {error}") from None
+        if kind in ("int2", "sketch"):
+            raise UserError(
+                f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
+                f"what clients hold would drift away from the model: use it for updates only"
+            )
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))

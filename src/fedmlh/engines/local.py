@@ -151,14 +151,14 @@ class LocalClients:
         accepted: dict[int, Assignment] = {}
         for number in sampled:
             try:
-                accepted[number] = self.clients[number].accept(broadcast(number))
+                memory = self.memories.get(number, Memory())
+                accepted[number] = self.clients[number].accept(broadcast(number), memory)
             except Rejected as refusal:
                 yield number, refusal
         works = list(accepted.values())
         trained = trainer.train([work.model for work in works], list(accepted), [work.orders for work in works])
         for (number, work), (model, loss) in zip(accepted.items(), trained, strict=True):
-            memory = self.memories.get(number, Memory())
-            reply, self.memories[number] = self.clients[number].reply(work, model, loss, memory)
+            reply, self.memories[number] = self.clients[number].reply(work, model, loss)
             yield number, reply
 
 

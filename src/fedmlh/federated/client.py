@@ -8,7 +8,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.data.dataset import Labels
-from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.delivery import keep_model, read_model
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
@@ -38,6 +39,8 @@ class Assignment:
     model: Tensor  # [P]
     shard: Shard
     orders: np.ndarray  # [E, n]
+    kept: dict[str, Tensor]  # the client's state before this round
+    held: dict[str, Tensor]  # what of the model becomes part of its state
 
 
 class Client:
@@ -54,22 +57,24 @@ class Client:
 
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
-        work = self.accept(broadcast)
+        work = self.accept(broadcast, memory)
         trained, loss = train(self.task.stack, work.model, work.shard, self.task.recipe, work.orders)
-        return self.reply(work, trained, loss, memory)
+        return self.reply(work, trained, loss)
 
-    def accept(self, broadcast: bytes) -> Assignment:
+    def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
         """What a broadcast asks for, if it is one that this client should follow."""
-        header, seeds, model = check_broadcast(broadcast, self.number, self.task)
+        header, seeds, payload = check_broadcast(broadcast, self.number, self.task)
+        kept = memory.settle(tuple(header.accepted))
+        model = read_model(header, payload, self.task, kept)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
         orders = draw_orders(len(self), self.task.recipe, rng)
-        return Assignment(header, model.to(self.device), self.prepare(seeds), orders)
+        held = keep_model(header, model, self.task)
+        return Assignment(header, model.to(self.device), self.prepare(seeds), orders, kept, held)
 
-    def reply(self, work: Assignment, trained: Tensor, loss: float, memory: Memory) -> tuple[bytes, Memory]:
+    def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
         """The update that answers an assignment once it has been trained."""
         header = work.header
-        kept = memory.settle(tuple(header.accepted))
-        payload, staged = self._encode(trained - work.model, kept)
+        payload, staged = self._encode(trained - work.model, work)
         update = UpdateHeader(
             header.run,
             header.config,
@@ -80,16 +85,17 @@ class Client:
             len(self),
             loss,
         )
-        return pack(update, payload), Memory(kept, staged, (header.round, header.attempt))
+        return pack(update, payload), Memory(work.kept, work.held | staged, (header.round, header.attempt))
 
-    def _encode(self, change: Tensor, kept: dict[str, Tensor]) -> tuple[bytes, dict[str, Tensor]]:
+    def _encode(self, change: Tensor, work: Assignment) -> tuple[bytes, dict[str, Tensor]]:
         """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""
-        codec = CODECS[self.task.config.update_codec]
-        if codec.lossless:
-            return codec.encode(change), {}
-        change = change.cpu() + kept.get("residual", torch.zeros(()))
-        payload = codec.encode(change)
-        return payload, {"residual": change - codec.decode(memoryview(payload), len(change))}
+        codec, header = make_codec(self.task.config.update_codec), work.header
+        if not codec.feedback:
+            return codec.encode(change, update_draws(header.seed, header)), {}
+        change = change.cpu() + work.kept.get("residual", torch.zeros(()))
+        payload = codec.encode(change, update_draws(header.seed, header))
+        decoded = codec.decode(memoryview(payload), len(change), update_draws(header.seed, header))
+        return payload, {"residual": change - decoded}
 
     def prepare(self, seeds: Seeds) -> Shard:
         """The points as the model sees them; made once, since the seeds stay the same for a run."""

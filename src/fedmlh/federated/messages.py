@@ -39,6 +39,7 @@ class Reason(StrEnum):
     EXAMPLES = "implausible example count"
     NON_FINITE = "not finite"
     RANGE = "out of range"
+    STATE = "state lost"
     FAILED = "client failed"
 
 

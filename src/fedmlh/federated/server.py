@@ -2,15 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import Average
-from fedmlh.federated.codecs import CODECS
-from fedmlh.federated.messages import BroadcastHeader, Rejected, pack
+from fedmlh.federated.delivery import Changes, drop_old, encode_change, round_held, sends_changes, write_model
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected, check_update
@@ -29,13 +29,20 @@ class ServerState:
     model: Tensor  # [P]
     #: For each client the round and attempt of its last accepted update.
     accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models.
+    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models, what clients hold.
     vectors: Vectors = field(default_factory=dict)
+    #: Of a broadcast that sends changes: those that some client may still need.
+    changes: Changes = field(default_factory=dict)
 
     @property
     def shown(self) -> Tensor:
         """The model to evaluate and export: the average of recent ones where it is kept.  # [P]"""
         return self.vectors.get("average", self.model)
+
+    @property
+    def held(self) -> Tensor:
+        """The model that clients train from, which a broadcast of changes only brings near the server's.  # [P]"""
+        return self.vectors.get("held", self.model)
 
 
 @dataclass
@@ -91,21 +98,28 @@ class Server:
 
     def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
         """What one client needs to take part in the next round."""
-        first = state.round == 0
-        codec = self.task.config.broadcast_codec
+        accepted = state.accepted.get(client, ())
+        codec, payload = write_model(
+            self.task.config.broadcast_codec,
+            self.seeds.run,
+            state.round,
+            state.held,
+            state.changes,
+            round_held(accepted),
+        )
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
             round=state.round + 1,
             attempt=attempt,
             client=client,
-            codec="initial" if first else codec,
+            codec=codec,
             seed=self.seeds.run,
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
-            accepted=list(state.accepted.get(client, ())),
+            accepted=list(accepted),
         )
-        return pack(header, b"" if first else CODECS[codec].encode(state.model))
+        return pack(header, payload)
 
     def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
         config = self.task.config
@@ -119,12 +133,14 @@ class Server:
             len(state.model),
             {client: self.max_examples[client] for client in clients},
             config.max_update_rms,
+            self.seeds.run,
         )
         uniform = config.weighting == "uniform"
         max_weight = len(clients) if uniform else sum(expected.max_examples.values())
         average = Average(len(state.model), max_weight, self.device)
         taken: dict[int, float] = {}
         squares: dict[int, float] = {}
+        forgetful: set[int] = set()
         sent: list[int] = []  # appended to by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
@@ -147,6 +163,8 @@ class Server:
                         "detail": refusal.detail,
                     }
                 )
+                if refusal.reason == Reason.STATE:
+                    forgetful.add(client)
                 continue
             average.add(values.to(self.device), 1 if uniform else header.examples)
             taken[client] = header.loss
@@ -156,16 +174,27 @@ class Server:
             return None
         report.accepted = sorted(taken)
         report.loss = sum(taken[client] for client in report.accepted) / len(taken)
-        accepted = {**state.accepted, **dict.fromkeys(taken, (report.round, attempt))}
+        remembered = {client: when for client, when in state.accepted.items() if client not in forgetful}
+        accepted = {**remembered, **dict.fromkeys(taken, (report.round, attempt))}
         # In the order of the clients, not of arrival, since this sum is of floats.
         change = Change(average.mean(), [squares[client] for client in report.accepted])
         model, vectors = self._step(state, change)
-        return ServerState(report.round, model, accepted, vectors)
+        return self._deliver(state, ServerState(report.round, model, accepted, vectors))
+
+    def _deliver(self, old: ServerState, new: ServerState) -> ServerState:
+        """The new state with what clients will be sent about it, where that is a change and not the model."""
+        codec = self.task.config.broadcast_codec
+        if not sends_changes(codec):
+            return new
+        change, held = encode_change(codec, self.seeds.run, new.round, new.model, old.held)
+        rounds_held = [round_held(new.accepted.get(client, ())) for client in self.max_examples]
+        changes = drop_old({**old.changes, new.round: change}, rounds_held, len(held))
+        return replace(new, vectors={**new.vectors, "held": held}, changes=changes)
 
     def _step(self, state: ServerState, change: Change) -> tuple[Tensor, Vectors]:
         """The next global model, and what the server's parts keep."""
         config = self.task.config
-        kept = {name: vector for name, vector in state.vectors.items() if name != "average"}
+        kept = {name: vector for name, vector in state.vectors.items() if name not in ("average", "held")}
         model, vectors = OPTIMIZERS[config.server_optimizer](config, state.model, change, kept)
         if config.model_average == 0:
             return model, vectors

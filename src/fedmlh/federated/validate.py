@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.delivery import largest_payload
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, unpack
 from fedmlh.federated.task import Seeds, Task
 
@@ -29,13 +30,15 @@ class Expected:
     #: The sampled clients and the most examples each can have.
     max_examples: Mapping[int, int]
     max_rms: float
+    #: The run's, from which a codec's random choices follow.
+    seed: int
 
 
 def check_update(
     message: bytes, sender: int, expected: Expected, taken: Collection[int]
 ) -> tuple[UpdateHeader, Tensor]:
     """Header and decoded values of an update that may count, or Rejected with the reason."""
-    codec = CODECS[expected.codec]
+    codec = make_codec(expected.codec)
     header, payload = unpack(UpdateHeader, message, codec.size(expected.num_parameters))
     if header.run != expected.run:
         raise Rejected(Reason.RUN, f"made for run {header.run!a}")
@@ -54,7 +57,7 @@ def check_update(
     if not 0 <= header.loss <= MAX_LOSS:
         raise Rejected(Reason.RANGE, f"a loss of {header.loss:.3g}")
     try:
-        values = codec.decode(payload, expected.num_parameters)
+        values = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
     if not bool(torch.isfinite(values).all()):
@@ -68,10 +71,9 @@ def check_update(
     return header, values
 
 
-def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, Tensor]:
-    """Header, hash seeds and decoded model of a broadcast that this client may train on, or Rejected."""
-    name, size = task.config.broadcast_codec, task.stack.num_parameters
-    header, payload = unpack(BroadcastHeader, message, CODECS[name].size(size))
+def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, memoryview]:
+    """Header, hash seeds and encoded model of a broadcast that this client may follow, or Rejected."""
+    header, payload = unpack(BroadcastHeader, message, largest_payload(task))
     if header.config != task.fingerprint:
         raise Rejected(
             Reason.CONFIG, f"the server trains under {header.config!a}, this client under {task.fingerprint}"
@@ -83,14 +85,4 @@ def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastH
     seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
     if not task.accepts(seeds):
         raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
-    if header.codec == "initial" and not payload:
-        return header, seeds, task.stack.initial(header.seed)
-    if header.codec != name:
-        raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {name} was agreed")
-    try:
-        model = CODECS[name].decode(payload, size)
-    except ValueError as error:
-        raise Rejected(Reason.SIZE, str(error)) from None
-    if not task.stack.fits(model):
-        raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
-    return header, seeds, model
+    return header, seeds, payload

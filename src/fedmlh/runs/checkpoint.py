@@ -48,7 +48,7 @@ class Checkpoints:
 
     def save(self, progress: Progress) -> None:
         """Write a generation in one step and drop the ones that are too old."""
-        sources: dict[str, tuple[object, dict[str, Tensor]]] = {
+        sources: dict[str, tuple[object, bytes | dict[str, Tensor]]] = {
             "model.safetensors": (progress.server.model, {"model": progress.server.model}),
             "best.safetensors": (progress.best_model, {"model": progress.best_model}),
         }
@@ -60,11 +60,15 @@ class Checkpoints:
             if tensors:
                 sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
         files: dict[str, bytes | Path] = {}
-        for name, (identity, tensors) in sources.items():
+        for number, change in progress.server.changes.items():
+            sources[f"change-{number:06d}.bin"] = (change, change)
+        for name, (identity, content) in sources.items():
             if self._newest is not None and self._saved.get(name) is identity:
                 files[name] = self._newest / name
+            elif isinstance(content, bytes):
+                files[name] = content
             else:
-                files[name] = save_tensors({key: value.cpu().contiguous() for key, value in tensors.items()})
+                files[name] = save_tensors({key: value.cpu().contiguous() for key, value in content.items()})
         files["state.json"] = json.dumps(self._state(progress)).encode()
         newest = self.folder / f"round-{progress.server.round:06d}"
         write_sealed(newest, files)
@@ -92,7 +96,7 @@ class Checkpoints:
             state = json.loads(files["state.json"])
             if state["run"] != self.run:
                 raise UserError(f"{folder} belongs to another run, with other settings or other data")
-            tensors = {name: load_tensors(content) for name, content in files.items() if name != "state.json"}
+            tensors = {name: load_tensors(content) for name, content in files.items() if name.endswith(".safetensors")}
             memories = {}
             for number, staged_in in state["memories"].items():
                 stored = tensors.get(f"client-{int(number):06d}.safetensors", {})
@@ -106,8 +110,9 @@ class Checkpoints:
             self._check_state(state, models, folder)
             vectors = {name: models[f"server-{name}"].to(self.device) for name in state["vectors"]}
             accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
+            changes = {number: files[f"change-{number:06d}.bin"] for number in state["changes"]}
             return Progress(
-                ServerState(state["round"], models["model"].to(self.device), accepted, vectors),
+                ServerState(state["round"], models["model"].to(self.device), accepted, vectors, changes),
                 models["best"].to(self.device),
                 state["best_round"],
                 state["best_score"],
@@ -123,6 +128,7 @@ class Checkpoints:
             "round": progress.server.round,
             "accepted": progress.server.accepted,
             "vectors": list(progress.server.vectors),
+            "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
             "best_score": progress.best_score,
             "memories": {client: memory.staged_in for client, memory in progress.memories.items()},
@@ -135,6 +141,9 @@ class Checkpoints:
         if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not 1 <= state["best_round"] <= rounds:
             raise ValueError("its rounds do not add up")
         whole = [state["best_round"], *(number for when in state["accepted"].values() for number in when)]
+        first = rounds - len(state["changes"]) + 1
+        if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and "held" not in state["vectors"]):
+            raise ValueError("its changes do not lead up to its round")
         for record in history:
             whole += [record["bytes_up"], record["bytes_down"]]
             if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):

@@ -1,0 +1,125 @@
+"""How the global model reaches the clients: whole, or as what changed of the model that they hold.
+
+Codecs too coarse for a model encode changes. The server keeps the model that clients hold; after each round it encodes
+how far its own model is from it, once for all clients, and both sides add what the code stands for: all clients hold
+the same bits, and what one change left out is in the next. A client holds the model on which its last accepted update
+was made. It is sent all changes since then, or the whole model where that is fewer bytes; a client of which nothing was
+accepted yet starts from the initial model, which follows from the seed. A client that has lost the model it should hold
+says so, and the server treats it as one that never took part.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedmlh.config import parse_codec
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
+from fedmlh.federated.task import Task
+from fedmlh.randomness import generator
+
+#: How the model travels where the changes would be no shorter.
+WHOLE = "fp32"
+_LENGTH = struct.Struct("<I")
+#: Encoded changes, by the round that made them.
+Changes = Mapping[int, bytes]
+
+
+def sends_changes(codec: str) -> bool:
+    """Whether a broadcast codec encodes what changed, not the model itself."""
+    return not parse_codec(codec).kind.startswith("fp")
+
+
+def largest_payload(task: Task) -> int:
+    """The most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
+    codec = task.config.broadcast_codec
+    return make_codec(WHOLE if sends_changes(codec) else codec).size(task.stack.num_parameters)
+
+
+def round_held(accepted: tuple[int, ...]) -> int:
+    """How many rounds the model had behind it on which a client's last accepted update was made; 0: the initial one."""
+    return accepted[0] - 1 if accepted else 0
+
+
+def encode_change(codec: str, seed: int, number: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
+    """What the clients are sent about a round, and the model that they hold once they have added it."""
+    payload = make_codec(codec).encode(model - held, generator(seed, "broadcast", number))
+    return payload, held + _decode(codec, seed, number, memoryview(payload), len(held)).to(held.device)
+
+
+def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) -> Changes:
+    """The changes of which some client may still be sent a part: not older than all, shorter than the whole model."""
+    oldest, left = min(rounds_held), make_codec(WHOLE).size(num_parameters)
+    kept = {}
+    for number in sorted(changes, reverse=True):
+        left -= _LENGTH.size + len(changes[number])
+        if number <= oldest or left <= 0:
+            break
+        kept[number] = changes[number]
+    return kept
+
+
+def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, held: int) -> tuple[str, bytes]:
+    """Codec and payload for a client that holds the model of round `held`; `model` is that of the last round."""
+    if finished == 0:
+        return "initial", b""
+    if sends_changes(codec):
+        missing = range(held + 1, finished + 1)
+        parts = [part for n in missing if n in changes for part in (_LENGTH.pack(len(changes[n])), changes[n])]
+        if len(parts) == 2 * len(missing) and sum(map(len, parts)) < make_codec(WHOLE).size(len(model)):
+            return codec, b"".join(parts)
+        codec = WHOLE
+    return codec, make_codec(codec).encode(model, generator(seed, "broadcast", finished))
+
+
+def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
+    """The model that a broadcast stands for, given what this client keeps, or Rejected."""
+    codec, size = task.config.broadcast_codec, task.stack.num_parameters
+    changes = sends_changes(codec)
+    if header.codec == "initial" and not payload:
+        return task.stack.initial(header.seed)
+    if header.codec not in ((codec, WHOLE) if changes else (codec,)):
+        raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {codec} was agreed")
+    try:
+        if changes and header.codec == codec:
+            model = _add_changes(header, payload, task, kept)
+        else:
+            model = _decode(header.codec, header.seed, header.round - 1, payload, size)
+    except ValueError as error:
+        raise Rejected(Reason.SIZE, str(error)) from None
+    if not task.stack.fits(model):
+        raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
+    return model
+
+
+def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, Tensor]:
+    """What a client keeps of a model for later changes to be added to."""
+    if not sends_changes(task.config.broadcast_codec):
+        return {}
+    return {"held": model, "held_round": torch.tensor(header.round - 1)}
+
+
+def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
+    number = round_held(tuple(header.accepted))
+    if number == 0:
+        model = task.stack.initial(header.seed)
+    elif "held" in kept and int(kept["held_round"]) == number:
+        model = kept["held"]
+    else:
+        raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
+    while payload:
+        number += 1
+        if len(payload) < _LENGTH.size:
+            raise ValueError(f"{len(payload)} bytes left over after the change of round {number - 1}")
+        stop = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+        change, payload = payload[_LENGTH.size : stop], payload[stop:]
+        model = model + _decode(task.config.broadcast_codec, header.seed, number, change, len(model))
+    if number != header.round - 1:
+        raise ValueError(f"changes up to round {number}, {header.round - 1} expected")
+    return model
+
+
+def _decode(codec: str, seed: int, number: int, payload: memoryview, length: int) -> Tensor:
+    return make_codec(codec).decode(payload, length, generator(seed, "broadcast", number))

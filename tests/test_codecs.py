@@ -1,0 +1,415 @@
+"""Codecs: what comes back, in how many bytes, and that no bytes from outside do harm."""
+
+import math
+import struct
+import tracemalloc
+import zlib
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmlh.config import Config, parse_codec
+from fedmlh.errors import UserError
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.codecs.integers import BLOCK
+from fedmlh.federated.codecs.sketch import ROWS
+from fedmlh.federated.messages import UpdateHeader
+
+PLAIN = ["fp32", "fp16", "int8", "int4", "int2", "topk-1%", "topk-12.5%", "topk-100%", "sketch-10%", "sketch-100%"]
+NAMES = [*PLAIN, *(f"{name}+zlib" for name in PLAIN)]
+#: Any finite float32: zeros of both signs, subnormals, the largest.
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+vectors = st.one_of(
+    st.lists(finite, max_size=40),
+    st.lists(st.floats(-(2.0**-10), 2.0**-10, width=32), max_size=300),
+    st.builds(lambda n, value: [value] * n, st.integers(0, 400), finite),
+)
+
+
+def rng(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def normal(length, seed=0, scale=1e-3):
+    return torch.from_numpy((np.random.default_rng(seed).normal(size=length) * scale).astype(np.float32))
+
+
+def pass_through(name, values, seed=0):
+    """What a vector becomes on its way."""
+    codec = make_codec(name)
+    payload = codec.encode(values, rng(seed))
+    assert len(payload) <= codec.size(len(values))
+    return codec.decode(memoryview(payload), len(values), rng(seed))
+
+
+# What holds for every codec.
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=40)
+@given(values=vectors)
+def test_any_finite_vector_passes_within_its_size_and_the_same_draws_give_the_same_bytes(name, values):
+    codec, values = make_codec(name), tensor(values)
+    payload = codec.encode(values, rng(3))
+    assert payload == codec.encode(values, rng(3))
+    assert len(payload) <= codec.size(len(values))
+    if "+zlib" not in name:
+        assert len(payload) == codec.size(len(values))
+    decoded = codec.decode(memoryview(payload), len(values), rng(3))
+    assert decoded.shape == values.shape
+    assert decoded.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_decoded_can_be_written_to(name):
+    """A view of the message would be read-only, and would keep the whole message alive."""
+    decoded = pass_through(name, torch.ones(3))
+    before = decoded.clone()
+    decoded += 1
+    assert torch.equal(decoded, before + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vector_of_zeros_stays_one(name):
+    for length in (0, 1, 127, 128, 129, 1000):
+        assert torch.equal(pass_through(name, torch.zeros(length)), torch.zeros(length))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stays_so_and_can_be_refused(name, odd):
+    values = normal(1000)
+    values[500] = odd
+    assert not torch.isfinite(pass_through(name, values)).all()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(PLAIN), vectors)
+def test_deflating_changes_no_bit(name, values):
+    values = tensor(values)
+    plain, deflated = pass_through(name, values), pass_through(f"{name}+zlib", values)
+    assert plain.numpy().tobytes() == deflated.numpy().tobytes()
+
+
+def test_deflating_makes_what_repeats_smaller_and_nothing_more_than_a_byte_larger():
+    assert len(make_codec("int2+zlib").encode(torch.zeros(10**6), rng())) < 2000
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 2**32, 5000, np.uint32).view(np.float32))
+    assert len(make_codec("fp32+zlib").encode(noise, rng())) == 20_001
+
+
+# Floats.
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
+def test_fp32_changes_no_bit(patterns):
+    """Not even of NaN, infinity, negative zero or subnormals."""
+    values = np.array(patterns, "<u4").view("<f4")
+    assert make_codec("fp32").encode(torch.from_numpy(values.copy()), rng()) == values.tobytes()
+    assert pass_through("fp32", torch.from_numpy(values.copy())).numpy().tobytes() == values.tobytes()
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-65504, 65504, width=32), max_size=30))
+def test_fp16_is_within_half_a_unit_in_the_last_place(values):
+    given_values = tensor(values)
+    decoded = pass_through("fp16", given_values)
+    for x, y in zip(given_values.double().tolist(), decoded.double().tolist(), strict=True):
+        unit = 2.0 ** max(math.frexp(x)[1] - 11, -24)  # 11 significant bits, subnormals in steps of 2^-24
+        assert abs(x - y) <= unit / 2
+    assert torch.equal(pass_through("fp16", decoded), decoded)
+
+
+def test_fp16_beyond_its_range_becomes_infinite_not_something_else():
+    assert pass_through("fp16", tensor([1e5, -1e5, 65504.0])).tolist() == [math.inf, -math.inf, 65504.0]
+
+
+# Integers.
+
+
+def test_integers_take_their_bits_and_two_bytes_a_block():
+    for bits in (8, 4, 2):
+        for length in (0, 1, 3, 127, 128, 129, 1000, 10**6 + 1):
+            size = 2 * math.ceil(length / BLOCK) + math.ceil(length * bits / 8)
+            assert make_codec(f"int{bits}").size(length) == size
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@settings(deadline=None, max_examples=60)
+@given(values=st.lists(st.floats(-(2.0**126), 2.0**126, width=32), min_size=1, max_size=300))
+def test_a_value_moves_to_one_of_the_two_levels_around_it(bits, values):
+    """The levels are evenly spaced up to a scale that is at most 1/128 above the block's largest magnitude."""
+    values, top = tensor(values), 2 ** (bits - 1) - 1
+    decoded = pass_through(f"int{bits}", values)
+    for start in range(0, len(values), BLOCK):
+        x, y = values[start : start + BLOCK].double(), decoded[start : start + BLOCK].double()
+        step = float(x.abs().max()) * (1 + 2**-7) / top
+        assert float((x - y).abs().max()) <= step * (1 + 1e-5) + 2.0**-133
+        assert not ((y * x < 0).any())
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_integers_are_unbiased(bits):
+    """The mean of many encodings comes as near to the vector as their variance says, in every value and in all."""
+    values = torch.cat([normal(200), normal(60, 1, 1e-30), normal(60, 2, 1e30), torch.zeros(40)])
+    codec, draws = make_codec(f"int{bits}"), 4000
+    source = rng(bits)
+    total = torch.zeros(len(values), dtype=torch.float64)
+    for _ in range(draws):
+        total += codec.decode(memoryview(codec.encode(values, source)), len(values), source)
+    top = 2 ** (bits - 1) - 1
+    peaks = torch.cat([part.abs().max().expand(len(part)) for part in values.double().split(BLOCK)])
+    sigma = peaks * (1 + 2**-7) / top / 2 / math.sqrt(draws)  # of a rounding, at most half a step
+    score = (total / draws - values) / sigma.clamp(min=1e-300)
+    assert float(score.abs().max()) < 5
+    assert abs(float(score.mean())) < 5 / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize(("bits", "less"), [(8, True), (4, True), (2, False)])
+def test_with_four_bits_or_more_less_is_left_out_than_was_given(bits, less):
+    """So that a broadcast of changes comes nearer to the model; this is the worst block that there is."""
+    top = 2 ** (bits - 1) - 1
+    left = []
+    for ratio in np.geomspace(1e-3, 1, 60):
+        values = torch.full((BLOCK,), float(ratio))
+        values[0] = 1.0
+        errors = [float((pass_through(f"int{bits}", values, seed) - values).square().sum()) for seed in range(30)]
+        left.append(np.mean(errors) / float(values.square().sum()))
+    assert max(left) == pytest.approx((math.sqrt(1 + (BLOCK - 1) / top**2) - 1) / 2, rel=0.1)
+    assert (max(left) < 1) == less
+
+
+# The largest values alone.
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(["topk-1%", "topk-12.5%", "topk-50%", "topk-100%"]), vectors)
+def test_exactly_the_largest_are_kept_and_the_first_of_equal_ones(name, values):
+    values = tensor(values)
+    kept = math.ceil(parse_codec(name).share * len(values))
+    order = sorted(range(len(values)), key=lambda place: (-abs(float(values[place])), place))[:kept]
+    with np.errstate(over="ignore"):
+        halves = values.numpy().astype(np.float16).astype(np.float32)
+    expected = torch.zeros(len(values))
+    expected[order] = torch.from_numpy(halves)[order]
+    assert pass_through(name, values).tolist() == expected.tolist()
+
+
+def test_a_position_costs_no_more_than_two_bits_above_the_least_possible():
+    for share, name in ((0.001, "topk-0.1%"), (0.01, "topk-1%"), (0.1, "topk-10%"), (0.5, "topk-50%")):
+        length = 10**6
+        kept = math.ceil(length * share)
+        least = (math.lgamma(length + 1) - math.lgamma(kept + 1) - math.lgamma(length - kept + 1)) / math.log(2)
+        bits = 8 * (make_codec(name).size(length) - 2 * kept)
+        assert least < bits < least + 2 * kept
+
+
+@pytest.mark.parametrize("name", ["topk-1%", "topk-10%+zlib", "fp16"])
+def test_with_feedback_nothing_is_lost_over_time(name):
+    """What was sent plus what is still owed is all that was to be said, and what is owed does not grow."""
+    assert make_codec(name).feedback
+    residual, sent, said, owed = torch.zeros(500), 0.0, 0.0, []
+    for t in range(1000):
+        said = said + normal(500, t).double()
+        wanted = normal(500, t) + residual
+        decoded = pass_through(name, wanted)
+        residual, sent = wanted - decoded, sent + decoded.double()
+        owed.append(float(residual.norm()))
+    torch.testing.assert_close(sent + residual.double(), said, rtol=0, atol=1e-6)
+    assert max(owed[500:]) < 1.5 * max(owed[:500])
+
+
+# The sketch.
+
+
+def test_a_sketch_takes_its_share_of_the_bytes():
+    for share in (1, 10, 25, 100):
+        for length in (1000, 12_345, 10**6):
+            size, whole = make_codec(f"sketch-{share}%").size(length), 4 * length * share / 100
+            assert whole - 2 * ROWS < size <= whole
+
+
+def test_a_sketch_is_unbiased_and_as_far_off_as_its_cells_say():
+    """Count Sketch: an estimate's variance is the squared length of the rest, divided by the cells."""
+    values, draws = normal(300, scale=1.0), 3000
+    cells = make_codec("sketch-25%").size(300) / 2
+    estimates = torch.stack([pass_through("sketch-25%", values, seed) for seed in range(draws)]).double()
+    sigma = torch.sqrt((values.double().square().sum() - values.double() ** 2) / cells)
+    score = (estimates.mean(0) - values) / sigma * math.sqrt(draws)
+    assert float(score.abs().max()) < 5
+    spread = (estimates - values).square().mean(0).sqrt()
+    torch.testing.assert_close(spread, sigma, rtol=0.15, atol=0)
+
+
+def test_a_sketch_recovers_heavy_hitters():
+    values = normal(20_000, scale=1e-3)
+    places = np.random.default_rng(1).choice(20_000, 20, replace=False)
+    values[places] = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], 20).astype(np.float32))
+    decoded = pass_through("sketch-10%", values)
+    assert set(decoded.abs().topk(20).indices.tolist()) == set(places.tolist())
+    assert torch.equal(decoded[places].sign(), values[places].sign())
+
+
+def test_hash_functions_of_a_sketch_come_from_the_key_and_not_over_the_wire():
+    header = UpdateHeader("", "", 3, 1, 2, "sketch-25%", 1, 0.0)
+    codec, values = make_codec("sketch-25%"), normal(100)
+    payload = memoryview(codec.encode(values, update_draws(7, header)))
+    right = codec.decode(payload, 100, update_draws(7, header))
+    assert torch.equal(right, codec.decode(payload, 100, update_draws(7, header)))
+    for seed, other in ((8, {}), (7, {"round": 4}), (7, {"attempt": 0}), (7, {"client": 1})):
+        key = UpdateHeader(**{**vars(header), **other})
+        assert not torch.equal(right, codec.decode(payload, 100, update_draws(seed, key)))
+
+
+# Bytes from outside.
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_payload_of_another_length_is_refused(name):
+    codec = make_codec(name)
+    payload = codec.encode(torch.ones(50), rng())
+    for wrong in (payload[:-1], payload + b"\0", b"", payload + payload):
+        with pytest.raises(ValueError, match="expected"):
+            codec.decode(memoryview(wrong), 50, rng())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_comes_is_decoded_to_a_vector_or_refused_with_a_value_error(name):
+    codec, source = make_codec(name), np.random.default_rng(0)
+    honest = codec.encode(normal(333), rng())
+    refused = 0
+    for trial in range(400):
+        payload = bytearray(honest)
+        if trial % 4 == 0:
+            payload = bytearray(source.bytes(len(honest)))
+        elif trial % 4 == 1:
+            payload = payload[: source.integers(len(payload))]
+        else:
+            for bit in source.integers(0, 8 * len(payload), 1 + trial % 5).tolist():
+                payload[bit // 8] ^= 1 << bit % 8
+        try:
+            decoded = codec.decode(memoryview(bytes(payload)), 333, rng())
+            assert decoded.shape == (333,)
+        except ValueError:
+            refused += 1
+    assert refused >= 100
+
+
+def patch(payload, start, piece):
+    return payload[:start] + piece + payload[start + len(piece) :]
+
+
+def test_codes_that_encode_never_writes_are_refused():
+    for name, bad in (("int8", b"\xff"), ("int4", b"\x0f"), ("int4", b"\xf0"), ("int2", b"\x03"), ("int2", b"\xc0")):
+        codec = make_codec(name)
+        honest = codec.encode(torch.ones(256), rng())
+        with pytest.raises(ValueError, match="stands for no value"):
+            codec.decode(memoryview(patch(honest, 4 + 20, bad)), 256, rng())
+        with pytest.raises(ValueError, match="negative scale"):
+            codec.decode(memoryview(patch(honest, 0, b"\x80\xbf")), 256, rng())
+    odd = make_codec("int4").encode(torch.ones(3), rng())
+    with pytest.raises(ValueError, match="stands for no value"):
+        make_codec("int4").decode(memoryview(odd[:-1] + bytes([odd[-1] ^ 0x10])), 3, rng())
+
+
+def test_positions_that_are_too_many_repeat_or_lie_outside_are_refused():
+    codec = make_codec("topk-10%")  # of 40: 4 positions, 3 low bits each, high parts in 4 + 5 bits
+    honest = codec.encode(torch.arange(40.0), rng())
+    high = 2
+    for bits in ("1111100000000000", "1110000000000000", "0000000000001111"):
+        wrong = patch(honest, 0, int(bits, 2).to_bytes(high, "big"))
+        with pytest.raises(ValueError, match="position"):
+            codec.decode(memoryview(wrong), 40, rng())
+    same = patch(patch(honest, 0, int("1111000000000000", 2).to_bytes(2, "big")), high, b"\0\0")
+    with pytest.raises(ValueError, match="do not ascend"):
+        codec.decode(memoryview(same), 40, rng())
+
+
+def deflate(content):
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return b"\1" + deflater.compress(content) + deflater.flush()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("+zlib")])
+def test_a_bomb_is_refused_before_it_unfolds(name):
+    codec = make_codec(name)
+    bomb = memoryview(deflate(bytes(20_000_000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="cannot be inflated"):
+            codec.decode(bomb, 1000, rng())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < len(bomb) + 50_000
+
+
+def test_deflated_bytes_must_be_whole_and_alone():
+    codec = make_codec("fp32+zlib")
+    good = deflate(torch.ones(100).numpy().tobytes())
+    assert torch.equal(codec.decode(memoryview(good), 100, rng()), torch.ones(100))
+    other = zlib.compress(torch.ones(100).numpy().tobytes())
+    short = deflate(torch.ones(99).numpy().tobytes())
+    for wrong in (b"", b"\1", good[:-1], good + b"\0", b"\2" + good[1:], good[1:], b"\1" + other, short, b"\0" + good):
+        with pytest.raises(ValueError, match=r"inflated|deflated|expected"):
+            codec.decode(memoryview(wrong), 100, rng())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decoding_takes_a_few_times_the_vector_and_no_more(name):
+    length = 1_000_000
+    codec, payload = make_codec(name), make_codec(name).encode(normal(length), rng())
+    tracemalloc.start()
+    try:
+        codec.decode(memoryview(payload), length, rng())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * 4 * length
+
+
+# Names.
+
+
+def test_names_say_kind_share_and_whether_to_deflate():
+    assert parse_codec("int4") == ("int4", 1, False)
+    assert parse_codec("topk-0.5%+zlib") == ("topk", Fraction(1, 200), True)
+    assert parse_codec("sketch-100%") == ("sketch", 1, False)
+    for name in ("update_codec", "broadcast_codec"):
+        assert getattr(Config(**{name: "topk-1%"}), name) == "topk-1%"
+
+
+WRONG = (
+    "int3 INT8 topk topk-% topk-0% topk-101% topk-1 topk-1e1% topk--1% topk-١% sketch sketch-0.0% fp32-10% zlib +zlib"
+)
+WRONG += " fp32+ fp32+zlib+zlib fp32+gzip int8\n topk-0.00001%"
+
+
+@pytest.mark.parametrize("wrong", [*WRONG.split(" "), "", " fp32"])
+@pytest.mark.parametrize("setting", ["update_codec", "broadcast_codec"])
+def test_a_name_that_is_none_gets_one_sentence(setting, wrong):
+    with pytest.raises(UserError) as error:
+        Config(**{setting: wrong})
+    assert str(error.value).startswith(f"{setting} is {wrong!a}: say fp32, fp16, ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["int2", "int2+zlib", "sketch-10%", "sketch-100%+zlib"])
+def test_a_codec_that_leaves_out_more_than_it_sends_is_for_updates_only(name):
+    assert Config(update_codec=name).update_codec == name
+    with pytest.raises(UserError, match="use it for updates only"):
+        Config(broadcast_codec=name)
+
+
+def test_scales_are_the_upper_halves_of_floats():
+    """The format, written down once more: scales, then codes from the lowest bits up."""
+    payload = make_codec("int4").encode(tensor([1.0, -1.0, 0.0]), rng())
+    assert payload == struct.pack("<H", 0x3F80) + bytes([0 << 4 | 14, 7 << 4 | 7])

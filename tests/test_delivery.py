@@ -1,0 +1,225 @@
+"""The model's way to the clients as changes: all hold the same bits, whoever missed what, and nothing is sent twice."""
+
+import dataclasses
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.delivery import drop_old, sends_changes, write_model
+from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
+from test_messages import SIZES, Federation
+
+CHANGES = ["int8", "int4", "int8+zlib", "int4+zlib", "topk-20%", "topk-5%+zlib"]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def bits(tensor):
+    return tensor.numpy().tobytes()
+
+
+def settled(fed, state, client):
+    """What a client's memory amounts to, as the server's next broadcast to it will say."""
+    kept = fed.memories.get(client, Memory()).settle(state.accepted.get(client, ()))
+    return {name: bits(vector) for name, vector in kept.items()}
+
+
+def frozen(state):
+    vectors = {name: bits(vector) for name, vector in state.vectors.items()}
+    return state.round, bits(state.model), dict(state.accepted), vectors, dict(state.changes)
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    """The models that clients have trained from, in order."""
+    seen = []
+    accept = Client.accept
+
+    def spy(self, broadcast, memory):
+        work = accept(self, broadcast, memory)
+        seen.append((self.number, bits(work.model)))
+        return work
+
+    monkeypatch.setattr(Client, "accept", spy)
+    return seen
+
+
+def test_a_whole_model_deflated_gives_the_same_run():
+    plain, deflated = (Federation(broadcast_codec=codec) for codec in ("fp32", "fp32+zlib"))
+    assert torch.equal(plain.run(5).model, deflated.run(5).model)
+    assert not sends_changes("fp32+zlib")
+    assert not deflated.run(1).changes
+
+
+@pytest.mark.parametrize("codec", CHANGES)
+def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec, starts):
+    """Whoever is asked, refused or cut off in whatever pattern."""
+    fed = Federation(broadcast_codec=codec, update_codec="int8", clients_per_round=2, max_attempts=20)
+    state, rng = fed.server.begin(), np.random.default_rng(1)
+    sent = set()
+    for _ in range(25):
+        starts.clear()
+        fed.sent.clear()
+        expected = bits(state.held)
+        state, _ = fed.server.run_round(
+            state,
+            fed.exchange(lambda a, c, reply: [[reply], [], [reply[:-1]]][rng.choice(3, p=[0.5, 0.25, 0.25])]),
+        )
+        assert starts
+        assert all(start == expected for _, start in starts)
+        sent |= {unpack(BroadcastHeader, message, 1 << 20)[0].codec for message in fed.sent}
+    assert sent - {"fp32"} == {"initial", codec}
+    assert not torch.equal(state.held, state.model)
+
+
+@pytest.mark.parametrize("codec", CHANGES)
+def test_what_clients_hold_stays_near_the_model(codec):
+    """What a change leaves out is in the next: the distance settles instead of adding up."""
+    fed = Federation(broadcast_codec=codec, learning_rate=0.05)
+    state, far = fed.server.begin(), []
+    for _ in range(60):
+        state = fed.run(1, state)
+        far.append(float((state.held - state.model).norm()))
+    travelled = float((state.model - fed.server.begin().model).norm())
+    assert max(far[30:]) <= 1.5 * max(far[:30])
+    assert far[-1] < travelled
+
+
+def test_who_missed_rounds_is_sent_what_it_missed_or_the_whole_and_it_is_counted():
+    fed = Federation(broadcast_codec="int4", clients_per_round=1)
+    state, size = fed.server.begin(), fed.task.stack.num_parameters
+    one = 4 + make_codec("int4").size(size)
+    kinds = set()
+    for _ in range(25):
+        (client,) = fed.server.sample(state.round + 1, 0)
+        held = state.accepted[client][0] - 1 if client in state.accepted else 0
+        missed = state.round - held
+        message = fed.server.broadcast(state, 0, client)
+        header, payload = unpack(BroadcastHeader, message, 4 * size)
+        whole = missed * one >= 4 * size
+        assert len(payload) == (4 * size if whole else missed * one)
+        assert header.codec == ("initial" if state.round == 0 else "fp32" if whole else "int4")
+        kinds.add((header.codec, missed > 1))
+        state, report = fed.server.run_round(state, fed.exchange())
+        assert report.bytes_down == len(message) > FRAME + len(payload)
+    assert kinds >= {("int4", False), ("int4", True), ("fp32", True)}
+
+
+def test_changes_that_nobody_can_be_sent_are_dropped():
+    fed = Federation(broadcast_codec="int4", clients_per_round=2)
+    state, size = fed.server.begin(), fed.task.stack.num_parameters
+    one = 4 + make_codec("int4").size(size)
+    for _ in range(25):
+        state = fed.run(1, state)
+        oldest = min(state.accepted[client][0] - 1 if client in state.accepted else 0 for client in SIZES)
+        useful = [n for n in range(oldest + 1, state.round + 1) if (state.round - n + 1) * one < 4 * size]
+        assert sorted(state.changes) == useful
+    assert set(drop_old({1: b"ab", 2: b"c", 3: b"de"}, [1, 2], 100)) == {2, 3}
+    assert set(drop_old({1: b"ab", 2: b"c", 3: b"de"}, [0], 2)) == {3}
+    assert write_model("int4", 0, 3, torch.zeros(100), {3: b"de", 2: b"c"}, 0)[0] == "fp32"
+
+
+@pytest.mark.parametrize("codec", ["int8", "topk-20%+zlib"])
+def test_an_abandoned_attempt_leaves_server_and_clients_as_they_were(codec):
+    one, two = (Federation(broadcast_codec=codec, update_codec="topk-20%", quorum=3) for _ in range(2))
+    start = one.run(3), two.run(3)
+    before = frozen(start[0]), {client: settled(one, start[0], client) for client in SIZES}
+
+    def failing(attempt, client, reply):
+        if attempt == 0:
+            assert before == (frozen(start[0]), {client: settled(one, start[0], client) for client in SIZES})
+            return []
+        return [reply]
+
+    def never_reached(sampled, broadcast):
+        if next(attempts):
+            yield from two.local.exchange(sampled, broadcast)
+
+    attempts = iter(range(5))
+    first, report = one.server.run_round(start[0], one.exchange(failing))
+    second, other = two.server.run_round(start[1], never_reached)
+    assert report.attempts == other.attempts == 2
+    assert frozen(first) == frozen(second)
+    assert frozen(one.run(4, first)) == frozen(two.run(4, second))
+
+
+def test_a_refused_update_leaves_the_client_with_what_it_held():
+    fed = Federation(broadcast_codec="int8", update_codec="topk-20%")
+    state = fed.run(4)
+    victim = next(client for client in fed.server.sample(5, 0) if state.accepted.get(client, (0,))[0] > 1)
+    before = settled(fed, state, victim)
+    after, report = fed.server.run_round(
+        state, fed.exchange(lambda attempt, client, reply: [reply[:-1] if client == victim else reply])
+    )
+    assert victim not in report.accepted
+    assert settled(fed, after, victim) == before
+    assert {"held", "held_round", "residual"} == before.keys()
+    taken = report.accepted[0]
+    assert settled(fed, after, taken)["held"] == bits(state.held)
+
+
+def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_new(starts):
+    fed = Federation(broadcast_codec="int4", clients_per_round=5)
+    state = fed.run(4)
+    del fed.memories[3]
+    state, report = fed.server.run_round(state, fed.exchange())
+    assert [(entry["client"], entry["reason"]) for entry in report.refused] == [(3, str(Reason.STATE))]
+    assert 3 not in state.accepted
+    assert report.accepted == [0, 1, 2, 4]
+    starts.clear()
+    expected = bits(state.held)
+    state, report = fed.server.run_round(state, fed.exchange())
+    assert report.accepted == [0, 1, 2, 3, 4]
+    assert dict(starts) == dict.fromkeys(SIZES, expected)
+
+
+def test_a_client_with_an_old_state_does_not_take_it_for_the_new_one():
+    """As after restoring a backup: adding changes to another model would go unnoticed for ever."""
+    fed = Federation(broadcast_codec="int4", clients_per_round=5)
+    state = fed.run(3)
+    backup = fed.memories[3]
+    state = fed.run(2, state)
+    with pytest.raises(Rejected) as refusal:
+        fed.clients[3].answer(fed.server.broadcast(state, 0, 3), backup)
+    assert refusal.value.reason == Reason.STATE
+
+
+@pytest.mark.parametrize(
+    ("reason", "spoil"),
+    [
+        (Reason.SIZE, lambda payload: payload[:-1]),
+        (Reason.SIZE, lambda payload: payload + b"\0"),
+        (Reason.SIZE, lambda payload: payload + payload),
+        (Reason.SIZE, lambda payload: payload[: len(payload) // 2]),
+        (Reason.SIZE, lambda payload: b""),
+        (Reason.SIZE, lambda payload: struct.pack("<I", 2**32 - 1) + payload[4:]),
+        (Reason.SIZE, lambda payload: struct.pack("<I", 0) + payload[4:]),
+        (Reason.NON_FINITE, lambda payload: payload[:4] + b"\x80\x7f" + payload[6:]),
+    ],
+)
+def test_changes_that_do_not_lead_to_the_round_are_refused(reason, spoil):
+    fed = Federation(broadcast_codec="int4", clients_per_round=2)
+    state = fed.run(5)
+    client = next(c for c, (last, _) in state.accepted.items() if last == 4)
+    header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, client), 1 << 20)
+    assert header.codec == "int4"
+    assert len(payload) == 2 * (4 + make_codec("int4").size(len(state.model)))
+    for changes in ({}, {"codec": "int8"}):
+        broken = pack(dataclasses.replace(header, **changes), spoil(bytes(payload)))
+        with pytest.raises(Rejected) as refusal:
+            fed.clients[client].answer(broken, fed.memories[client])
+        assert refusal.value.reason == (Reason.CODEC if changes else reason)
+
+
+def test_changes_go_well_with_server_optimizers_and_averages():
+    """Each keeps vectors of its own; none sees another's."""
+    settings = {"server_optimizer": "adam", "server_learning_rate": 0.1, "model_average": 0.5}
+    fed = Federation(broadcast_codec="int8", **settings)
+    state = fed.run(6)
+    assert state.vectors.keys() == {"m", "v", "average", "held"}
+    assert torch.equal(state.shown, state.vectors["average"])
+    near, far = (float((state.held - other).norm()) for other in (state.model, fed.server.begin().model))
+    assert near < far / 10
