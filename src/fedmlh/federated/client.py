@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.codecs import CODECS
+from fedmlh.federated.corrections import correct
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
-from fedmlh.model.training import Shard, draw_orders, train
+from fedmlh.model.training import Shard, draw_orders, full_gradient, train
 from fedmlh.randomness import generator
 
 
@@ -38,6 +39,7 @@ class Assignment:
     model: Tensor  # [P]
     shard: Shard
     orders: np.ndarray  # [E, n]
+    correction: Tensor | None  # [P] added to every gradient
 
 
 class Client:
@@ -52,24 +54,37 @@ class Client:
         self._raw = (X, Y, labels)
         self._prepared: tuple[Seeds, Shard] | None = None
 
+    def under(self, task: Task) -> "Client":
+        """The same site with the same points in another task."""
+        return Client(task, self.number, *self._raw, self.device)
+
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
-        work = self.accept(broadcast)
-        trained, loss = train(self.task.stack, work.model, work.shard, self.task.recipe, work.orders)
+        work = self.accept(broadcast, memory)
+        trained, loss = train(self.task.stack, work.model, work.shard, self.task.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss, memory)
 
-    def accept(self, broadcast: bytes) -> Assignment:
+    def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
         """What a broadcast asks for, if it is one that this client should follow."""
-        header, seeds, model = check_broadcast(broadcast, self.number, self.task)
+        header, seeds, model, control = check_broadcast(broadcast, self.number, self.task)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
         orders = draw_orders(len(self), self.task.recipe, rng)
-        return Assignment(header, model.to(self.device), self.prepare(seeds), orders)
+        correction = correct(self.task.config, header, model, control, memory.settle(tuple(header.accepted)))
+        if correction is not None:
+            correction = correction.to(self.device)
+        return Assignment(header, model.to(self.device), self.prepare(seeds), orders, correction)
 
     def reply(self, work: Assignment, trained: Tensor, loss: float, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers an assignment once it has been trained."""
         header = work.header
         kept = memory.settle(tuple(header.accepted))
         payload, staged = self._encode(trained - work.model, kept)
+        control = b""
+        if self.task.config.correction == "scaffold":
+            control, staged["control"] = self._renew_control(work, kept)
+        elif work.correction is not None:
+            went = CODECS[self.task.config.update_codec].decode(memoryview(payload), len(trained))
+            staged |= {"delta": -work.correction.cpu(), "end": work.model.cpu() + went}
         update = UpdateHeader(
             header.run,
             header.config,
@@ -79,8 +94,9 @@ class Client:
             self.task.config.update_codec,
             len(self),
             loss,
+            len(control),
         )
-        return pack(update, payload), Memory(kept, staged, (header.round, header.attempt))
+        return pack(update, payload + control), Memory(kept, staged, (header.round, header.attempt))
 
     def _encode(self, change: Tensor, kept: dict[str, Tensor]) -> tuple[bytes, dict[str, Tensor]]:
         """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""
@@ -90,6 +106,17 @@ class Client:
         change = change.cpu() + kept.get("residual", torch.zeros(()))
         payload = codec.encode(change)
         return payload, {"residual": change - codec.decode(memoryview(payload), len(change))}
+
+    def _renew_control(self, work: Assignment, kept: dict[str, Tensor]) -> tuple[bytes, Tensor]:
+        """The change of the client's control (option I of SCAFFOLD) as it is sent, and the control that results.
+
+        Made of what the server decodes, so that the server's control stays the mean of the clients'.
+        """
+        codec = CODECS[self.task.config.update_codec]
+        before = kept.get("control", torch.zeros(len(work.model)))
+        now = full_gradient(self.task.stack, work.model, work.shard, self.task.recipe).cpu()
+        change = codec.encode(now - before)
+        return change, before + codec.decode(memoryview(change), len(before))
 
     def prepare(self, seeds: Seeds) -> Shard:
         """The points as the model sees them; made once, since the seeds stay the same for a run."""

@@ -20,6 +20,9 @@ from fedmlh.randomness import generator
 #: order; a client that could not answer yields the Rejected that says why.
 Exchange = Callable[[Sequence[int], Callable[[int], bytes]], Iterable[tuple[int, bytes | Rejected]]]
 
+#: Vectors that the server itself keeps; all others are the optimizer's.
+_OWN = ("average", "control")
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -29,8 +32,10 @@ class ServerState:
     model: Tensor  # [P]
     #: For each client the round and attempt of its last accepted update.
     accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models.
+    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models, SCAFFOLD's control.
     vectors: Vectors = field(default_factory=dict)
+    #: Clients that have been sent anything: they have the shared points.
+    reached: frozenset[int] = frozenset()
 
     @property
     def shown(self) -> Tensor:
@@ -49,16 +54,22 @@ class RoundReport:
     bytes_up: int = 0
     bytes_down: int = 0
     loss: float = 0.0
+    #: Clients that were sent anything in this round or before.
+    reached: set[int] = field(default_factory=set)
 
 
 class Server:
     """Runs rounds for a task over clients that it knows only by number and by how many examples they can have."""
 
-    def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device) -> None:
+    def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device, shared: bytes = b"") -> None:
         self.task = task
+        #: Points for everyone, encoded: each client gets them once, along with its first broadcast.
+        self.shared = shared
         self.device = device
         self.seeds: Seeds = task.draw_seeds()
         self.max_examples = max_examples
+        corrected = task.config.correction == "vrl-sgd"
+        self.steps = max(map(task.recipe.steps, max_examples.values())) if corrected else 0
         # Bound to what is trained, so that an update of another run cannot be replayed into this one.
         self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
 
@@ -69,7 +80,7 @@ class Server:
     def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
         """One synchronization round (Alg. 2, lines 9-20); an attempt below quorum leaves the state as it was."""
         config = self.task.config
-        report = RoundReport(state.round + 1)
+        report = RoundReport(state.round + 1, reached=set(state.reached))
         for attempt in range(config.max_attempts):
             report.attempts = attempt + 1
             new_state = self._attempt(state, attempt, exchange, report)
@@ -93,6 +104,7 @@ class Server:
         """What one client needs to take part in the next round."""
         first = state.round == 0
         codec = self.task.config.broadcast_codec
+        control = CODECS[codec].encode(state.vectors["control"]) if "control" in state.vectors else b""
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
@@ -104,8 +116,10 @@ class Server:
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
             accepted=list(state.accepted.get(client, ())),
+            control=len(control),
+            steps=self.steps,
         )
-        return pack(header, b"" if first else CODECS[codec].encode(state.model))
+        return pack(header, b"" if first else CODECS[codec].encode(state.model) + control)
 
     def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
         config = self.task.config
@@ -119,17 +133,19 @@ class Server:
             len(state.model),
             {client: self.max_examples[client] for client in clients},
             config.max_update_rms,
+            control=config.correction == "scaffold",
         )
         uniform = config.weighting == "uniform"
         max_weight = len(clients) if uniform else sum(expected.max_examples.values())
         average = Average(len(state.model), max_weight, self.device)
+        controls = Average(len(state.model), len(clients), self.device) if expected.control else None
         taken: dict[int, float] = {}
         squares: dict[int, float] = {}
-        sent: list[int] = []  # appended to by the engine's threads, so not a running sum
+        sent: dict[int, int] = {}  # filled by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
             message = self.broadcast(state, attempt, client)
-            sent.append(len(message))
+            sent[client] = len(message)
             return message
 
         for client, reply in exchange(clients, send):
@@ -137,7 +153,7 @@ class Server:
                 if isinstance(reply, Rejected):
                     raise reply
                 report.bytes_up += len(reply)
-                header, values = check_update(reply, client, expected, taken)
+                header, values, control = check_update(reply, client, expected, taken)
             except Rejected as refusal:
                 report.refused.append(
                     {
@@ -149,9 +165,12 @@ class Server:
                 )
                 continue
             average.add(values.to(self.device), 1 if uniform else header.examples)
+            if controls is not None and control is not None:
+                controls.add(control.to(self.device), 1)
             taken[client] = header.loss
             squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-        report.bytes_down += sum(sent)
+        report.bytes_down += sum(sent.values()) + len(self.shared) * len(sent.keys() - report.reached)
+        report.reached |= sent.keys()
         if len(taken) < config.quorum:
             return None
         report.accepted = sorted(taken)
@@ -160,12 +179,17 @@ class Server:
         # In the order of the clients, not of arrival, since this sum is of floats.
         change = Change(average.mean(), [squares[client] for client in report.accepted])
         model, vectors = self._step(state, change)
-        return ServerState(report.round, model, accepted, vectors)
+        if controls is not None:
+            # Over all clients, since those who did not take part keep the control they had.
+            share = len(taken) / len(self.max_examples)
+            before = state.vectors.get("control", torch.zeros_like(state.model))
+            vectors = {**vectors, "control": torch.add(before, controls.mean(), alpha=share)}
+        return ServerState(report.round, model, accepted, vectors, frozenset(report.reached))
 
     def _step(self, state: ServerState, change: Change) -> tuple[Tensor, Vectors]:
         """The next global model, and what the server's parts keep."""
         config = self.task.config
-        kept = {name: vector for name, vector in state.vectors.items() if name != "average"}
+        kept = {name: vector for name, vector in state.vectors.items() if name not in _OWN}
         model, vectors = OPTIMIZERS[config.server_optimizer](config, state.model, change, kept)
         if config.model_average == 0:
             return model, vectors

@@ -29,14 +29,16 @@ class Expected:
     #: The sampled clients and the most examples each can have.
     max_examples: Mapping[int, int]
     max_rms: float
+    #: Whether an update carries the change of a control vector as well.
+    control: bool = False
 
 
 def check_update(
     message: bytes, sender: int, expected: Expected, taken: Collection[int]
-) -> tuple[UpdateHeader, Tensor]:
-    """Header and decoded values of an update that may count, or Rejected with the reason."""
+) -> tuple[UpdateHeader, Tensor, Tensor | None]:
+    """Header, values and change of the control vector of an update that may count, or Rejected with the reason."""
     codec = CODECS[expected.codec]
-    header, payload = unpack(UpdateHeader, message, codec.size(expected.num_parameters))
+    header, payload = unpack(UpdateHeader, message, (1 + expected.control) * codec.size(expected.num_parameters))
     if header.run != expected.run:
         raise Rejected(Reason.RUN, f"made for run {header.run!a}")
     if header.config != expected.config:
@@ -53,25 +55,38 @@ def check_update(
         raise Rejected(Reason.EXAMPLES, f"{header.examples:,} examples claimed")
     if not 0 <= header.loss <= MAX_LOSS:
         raise Rejected(Reason.RANGE, f"a loss of {header.loss:.3g}")
+    payload, change = _split(payload, header.control, wanted=expected.control)
     try:
         values = codec.decode(payload, expected.num_parameters)
+        control = codec.decode(change, expected.num_parameters) if expected.control else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not bool(torch.isfinite(values).all()):
-        raise Rejected(Reason.NON_FINITE, "the update contains NaN or infinity")
-    largest = float(values.abs().max())
-    if largest > LIMIT:
-        raise Rejected(Reason.RANGE, f"a parameter changes by {largest:.3g}, at most {LIMIT:g} is allowed")
+    for name, part in (("update", values), ("control", control)):
+        if part is None:
+            continue
+        if not bool(torch.isfinite(part).all()):
+            raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
+        largest = float(part.abs().max())
+        if largest > LIMIT:
+            raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
     rms = float(torch.linalg.vector_norm(values, dtype=torch.float64)) / len(values) ** 0.5
     if rms > expected.max_rms:
         raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
-    return header, values
+    return header, values, control
 
 
-def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, Tensor]:
-    """Header, hash seeds and decoded model of a broadcast that this client may train on, or Rejected."""
+def _split(payload: memoryview, control: int, *, wanted: bool) -> tuple[memoryview, memoryview]:
+    """The model's part of a payload and the control's, which is empty where there is to be none."""
+    if control > len(payload) or (control > 0) != wanted:
+        raise Rejected(Reason.SIZE, f"{control:,} bytes of control in {len(payload):,} bytes of payload")
+    return payload[: len(payload) - control], payload[len(payload) - control :]
+
+
+def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, Tensor, Tensor | None]:
+    """Header, hash seeds, model and control (None: zero) of a broadcast that this client may follow, or Rejected."""
     name, size = task.config.broadcast_codec, task.stack.num_parameters
-    header, payload = unpack(BroadcastHeader, message, CODECS[name].size(size))
+    controlled = task.config.correction == "scaffold"
+    header, payload = unpack(BroadcastHeader, message, (1 + controlled) * CODECS[name].size(size))
     if header.config != task.fingerprint:
         raise Rejected(
             Reason.CONFIG, f"the server trains under {header.config!a}, this client under {task.fingerprint}"
@@ -83,14 +98,19 @@ def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastH
     seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
     if not task.accepts(seeds):
         raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
+    if header.steps == 0 and task.config.correction == "vrl-sgd":
+        raise Rejected(Reason.RANGE, "the correction needs the number of steps")
     if header.codec == "initial" and not payload:
-        return header, seeds, task.stack.initial(header.seed)
+        return header, seeds, task.stack.initial(header.seed), None
     if header.codec != name:
         raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {name} was agreed")
+    payload, tail = _split(payload, header.control, wanted=controlled)
     try:
         model = CODECS[name].decode(payload, size)
+        control = CODECS[name].decode(tail, size) if controlled else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not task.stack.fits(model):
-        raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
-    return header, seeds, model
+    for part, vector in (("model", model), ("control", control)):
+        if vector is not None and not task.stack.fits(vector):
+            raise Rejected(Reason.NON_FINITE, f"the {part} contains NaN or infinity")
+    return header, seeds, model, control

@@ -107,7 +107,9 @@ class Checkpoints:
             vectors = {name: models[f"server-{name}"].to(self.device) for name in state["vectors"]}
             accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
             return Progress(
-                ServerState(state["round"], models["model"].to(self.device), accepted, vectors),
+                ServerState(
+                    state["round"], models["model"].to(self.device), accepted, vectors, frozenset(state["reached"])
+                ),
                 models["best"].to(self.device),
                 state["best_round"],
                 state["best_score"],
@@ -122,6 +124,7 @@ class Checkpoints:
             "run": self.run,
             "round": progress.server.round,
             "accepted": progress.server.accepted,
+            "reached": sorted(progress.server.reached),
             "vectors": list(progress.server.vectors),
             "best_round": progress.best_round,
             "best_score": progress.best_score,
@@ -134,7 +137,11 @@ class Checkpoints:
         rounds, history = state["round"], state["history"]
         if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not 1 <= state["best_round"] <= rounds:
             raise ValueError("its rounds do not add up")
-        whole = [state["best_round"], *(number for when in state["accepted"].values() for number in when)]
+        whole = [
+            state["best_round"],
+            *state["reached"],
+            *(number for when in state["accepted"].values() for number in when),
+        ]
         for record in history:
             whole += [record["bytes_up"], record["bytes_down"]]
             if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):
