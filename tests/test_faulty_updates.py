@@ -41,6 +41,7 @@ CONFIG = Config(
 VARIANTS = {
     "fp32": CONFIG,
     "fp16": CONFIG.replace(update_codec="fp16", weighting="examples", broadcast_codec="fp16"),
+    "scaffold": CONFIG.replace(correction="scaffold"),
 }
 FRAMING = {Reason.MALFORMED, Reason.VERSION}
 PREFIX = 10  # magic, version, header length
@@ -115,6 +116,7 @@ def scene(request):
         len(state.model),
         {n: server.max_examples[n] for n in sampled},
         config.max_update_rms,
+        config.correction == "scaffold",
     )
     outcome, report = server.run_round(state, replay(*((n, now[n]) for n in sampled)))
     assert report.accepted == sampled

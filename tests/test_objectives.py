@@ -372,10 +372,10 @@ def convex():
 @pytest.mark.parametrize("correction", ["scaffold", "vrl-sgd"])
 def test_corrections_find_the_joint_optimum_that_fedavg_misses(convex, correction):
     config, parts, best = convex
-    missed = float((Federation(config, parts).finish(150) - best).norm())
-    found = float((Federation(config, parts, correction=correction).finish(150) - best).norm())
+    missed = float((Federation(config, parts).finish(40) - best).norm())
+    found = float((Federation(config, parts, correction=correction).finish(40) - best).norm())
     assert missed > 0.1
-    assert found < missed / 20
+    assert found < missed / 500
 
 
 # One result, however the work is done.
