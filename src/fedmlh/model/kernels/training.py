@@ -51,7 +51,7 @@ def train_compiled(
     batch_size = min(recipe.batch_size, orders.shape[1])
     steps = len(orders) * -(-orders.shape[1] // batch_size)
     adam = recipe.optimizer == "adam"
-    moments = _borrow_moments(sum(sizes) if adam else 0)
+    moments = _borrow_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
     schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
     for table, z in enumerate(buckets):
@@ -71,7 +71,8 @@ def train_compiled(
             schedule,
             *(start, constant, np.float32(recipe.prox_mu)),
         )
-    _spare.append(moments)
+    if adam:
+        _spare.append(moments)
     return flat, total / stack.num_tables
 
 
