@@ -141,11 +141,11 @@ class Server:
         controls = Average(len(state.model), len(clients), self.device) if expected.control else None
         taken: dict[int, float] = {}
         squares: dict[int, float] = {}
-        sent: dict[int, int] = {}  # filled by the engine's threads, so not a running sum
+        sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
             message = self.broadcast(state, attempt, client)
-            sent[client] = len(message)
+            sent.append((client, len(message)))
             return message
 
         for client, reply in exchange(clients, send):
@@ -169,8 +169,9 @@ class Server:
                 controls.add(control.to(self.device), 1)
             taken[client] = header.loss
             squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-        report.bytes_down += sum(sent.values()) + len(self.shared) * len(sent.keys() - report.reached)
-        report.reached |= sent.keys()
+        new = {client for client, _ in sent} - report.reached
+        report.bytes_down += sum(length for _, length in sent) + len(self.shared) * len(new)
+        report.reached |= new
         if len(taken) < config.quorum:
             return None
         report.accepted = sorted(taken)
