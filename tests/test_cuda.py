@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, random_array
 
+from fedmlh.model.losses import LOSSES
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, train_plain
@@ -43,7 +44,11 @@ def make_shards(maps, *, tables=2, inputs=30, outputs=11):
     return shards
 
 
-def together_and_alone(maps, hidden, recipe):
+def draw_correction(stack, seed):
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 0.01, stack.num_parameters)).float().to(DEVICE)
+
+
+def together_and_alone(maps, hidden, recipe, *, corrected=False):
     shards, stack = make_shards(maps), Stack(2, 30, hidden, 11)
     trainer = cuda.CudaTrainer(stack, recipe, shards, DEVICE, tf32=False)
     for clients in ([7, 8], [8, 3]):  # twice, with others the second time: nothing may be left over
@@ -52,14 +57,17 @@ def together_and_alone(maps, hidden, recipe):
             np.stack([np.random.default_rng(c + e).permutation(LENGTHS[c]) for e in range(recipe.epochs)])
             for c in clients
         ]
-        got = trainer.train(models, clients, orders)
-        for client, model, order, (trained, loss) in zip(clients, models, orders, got, strict=True):
+        corrections = [draw_correction(stack, client) for client in clients] if corrected else []
+        got = trainer.train(models, clients, orders, corrections)
+        for client, model, order, extra, (trained, loss) in zip(
+            clients, models, orders, corrections or [None] * len(clients), got, strict=True
+        ):
             assert torch.equal(model, stack.initial(client).to(DEVICE))
             shard = shards[client]
-            yield model, trained, loss, *train_plain(stack, model, shard.features, shard.buckets, order, recipe)
+            yield model, trained, loss, *train_plain(stack, model, shard.features, shard.buckets, order, recipe, extra)
 
 
-@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("hidden", [(), (7,), (20, 9)])
 @pytest.mark.parametrize("maps", [1, 2])
 def test_sgd_agrees_within_rounding(loss, hidden, maps):
@@ -69,7 +77,7 @@ def test_sgd_agrees_within_rounding(loss, hidden, maps):
         assert mean == pytest.approx(plain_mean, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_adam_agrees_but_for_what_it_amplifies(loss):
     rate = 1e-3
     for start, trained, mean, plain, plain_mean in together_and_alone(1, (20, 9), Recipe(loss, "adam", rate, 3, 8)):
@@ -77,4 +85,23 @@ def test_adam_agrees_but_for_what_it_amplifies(loss):
         apart = (trained - plain).abs()
         assert (apart > rate / 100).float().mean() < 0.01
         assert apart.max() < 3 * rate
+        assert mean == pytest.approx(plain_mean, rel=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [(), (20, 9)])
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_ties_clients_together_reaches_every_parameter(optimizer, corrected, hidden):
+    """FedProx and a correction give each row of the first layer a gradient at every step."""
+    rate = {"sgd": 0.5, "adam": 1e-3}[optimizer]
+    recipe = Recipe("softmax", optimizer, rate, 2, 8, prox_mu=0.3)
+    for start, trained, mean, plain, plain_mean in together_and_alone(1, hidden, recipe, corrected=corrected):
+        assert (plain - start).abs().max() > 1e-3
+        assert not corrected or bool((trained != start).all())
+        apart = (trained - plain).abs()
+        if optimizer == "sgd":
+            assert apart.max() < 3e-6
+        else:
+            assert (apart > rate / 100).float().mean() < 0.01
+            assert apart.max() < 3 * rate
         assert mean == pytest.approx(plain_mean, rel=1e-5)

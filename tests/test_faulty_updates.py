@@ -43,6 +43,7 @@ VARIANTS = {
     "fp32": CONFIG,
     "fp16": CONFIG.replace(update_codec="fp16", weighting="examples", broadcast_codec="fp16"),
     "int8": CONFIG.replace(update_codec="int8"),
+    "scaffold": CONFIG.replace(correction="scaffold"),
 }
 FRAMING = {Reason.MALFORMED, Reason.VERSION}
 PREFIX = 10  # magic, version, header length
@@ -118,6 +119,7 @@ def scene(request):
         {n: server.max_examples[n] for n in sampled},
         config.max_update_rms,
         config.seed,
+        config.correction == "scaffold",
     )
     outcome, report = server.run_round(state, replay(*((n, now[n]) for n in sampled)))
     assert report.accepted == sampled
@@ -462,10 +464,10 @@ def test_no_parameter_may_jump_beyond_the_limit(scene):
     for value in (LIMIT, np.nextafter(dtype.type(LIMIT), dtype.type(np.inf))):
         for sign_of in (1, -1):
             values = np.frombuffer(payload, dtype).copy()
-            values[-1] = sign_of * value
+            values[0] = sign_of * value
             message = sign(canonical(header), values.tobytes())
             if value == LIMIT:
-                assert check_update(message, sender, lenient, ())[1][-1] == sign_of * value
+                assert check_update(message, sender, lenient, ())[1][0] == sign_of * value
                 continue
             with pytest.raises(Rejected) as refusal:
                 check_update(message, sender, lenient, ())
@@ -533,12 +535,13 @@ def test_with_thirty_percent_bad_clients_the_run_equals_the_honest_one(variant):
 
     def spoil(message):
         header, payload = split(message)
-        values = read(variant, payload)
+        codec = VARIANTS[variant].update_codec
+        values = read(codec, payload)
         return [
             lambda: message[: int(rng.integers(len(message)))],
             lambda: sign(canonical({**header, "examples": 10**12}), payload),
-            lambda: sign(canonical(header), write(variant, np.full_like(values, np.nan))),
-            lambda: sign(canonical(header), write(variant, np.full_like(values, 60.0))),
+            lambda: sign(canonical(header), write(codec, np.full_like(values, np.nan))),
+            lambda: sign(canonical(header), write(codec, np.full_like(values, 60.0))),
             lambda: sign(canonical({**header, "client": 0}), payload),
             lambda: rng.bytes(len(message)),
         ][int(rng.integers(6))]()

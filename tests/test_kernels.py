@@ -8,6 +8,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from fedmlh.model import training
+from fedmlh.model.losses import LOSSES
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, draw_orders, train, train_plain
@@ -35,17 +36,27 @@ def make_case(hidden, maps, *, tables=3, inputs=40, outputs=12, n=57, density=0.
     return Stack(tables, inputs, hidden, outputs), tuple(features), tuple(buckets), rng
 
 
-def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3):
+def draw_correction(stack, seed=4):
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 0.01, stack.num_parameters).astype(np.float32))
+
+
+#: What FedProx and corrections add to the gradient: settings of the recipe, and whether a constant vector comes along.
+TIES = {"prox": ({"prox_mu": 0.3}, False), "correction": ({}, True), "both": ({"prox_mu": 0.3}, True)}
+
+
+def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3, tie=({}, False)):
     stack, features, buckets, rng = case
     orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(epochs)])
     start = stack.initial(1)
-    recipe = Recipe(loss, optimizer, learning_rate, epochs, batch_size)
-    results = [f(stack, start, features, buckets, orders, recipe) for f in (kernels.train_compiled, train_plain)]
+    settings, corrected = tie
+    recipe = Recipe(loss, optimizer, learning_rate, epochs, batch_size, **settings)
+    arguments = (stack, start, features, buckets, orders, recipe, draw_correction(stack) if corrected else None)
+    results = [f(*arguments) for f in (kernels.train_compiled, train_plain)]
     assert torch.equal(start, stack.initial(1))
     return start, *results
 
 
-@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("hidden", [(), (7,), (16, 9), (8, 8, 8)])
 @pytest.mark.parametrize("maps", [1, 3])
 @pytest.mark.parametrize("batch_size", [8, 1000])
@@ -58,7 +69,7 @@ def test_sgd_agrees_within_rounding(loss, hidden, maps, batch_size):
     assert fast[1] == pytest.approx(plain[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["bce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("hidden", [(), (7,), (16, 9)])
 @pytest.mark.parametrize("maps", [1, 3])
 def test_adam_agrees_but_for_what_it_amplifies(loss, hidden, maps):
@@ -70,6 +81,26 @@ def test_adam_agrees_but_for_what_it_amplifies(loss, hidden, maps):
     assert (apart > rate / 100).float().mean() < 0.01
     assert apart.max() < 3 * rate
     assert fast[1] == pytest.approx(plain[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("hidden", [(), (16, 9)])
+def test_what_ties_clients_together_reaches_every_parameter(optimizer, hidden, tie):
+    """Also rows of features that no point carries; there Adam's steps are the same to rounding, as all else of SGD."""
+    case, rate = make_case(hidden, 3), {"sgd": 0.5, "adam": 1e-3}[optimizer]
+    start, fast, plain = both(case, loss="softmax", optimizer=optimizer, learning_rate=rate, tie=TIES[tie])
+    apart = (fast[0] - plain[0]).abs()
+    if optimizer == "sgd":
+        assert apart.max() < 2e-6
+    else:
+        assert (apart > rate / 100).float().mean() < 0.01
+        assert apart.max() < 3 * rate
+    assert fast[1] == pytest.approx(plain[1], rel=1e-5)
+    moved = (case[0].views(fast[0])[0] - case[0].views(start)[0])[:, -5:]
+    assert bool((moved != 0).all()) == TIES[tie][1]
+    untied = both(make_case(hidden, 3), loss="softmax", optimizer=optimizer, learning_rate=rate)[1][0]
+    assert (untied - fast[0]).abs().max() > rate / 10
 
 
 def test_rows_left_alone_for_long_catch_up_to_where_plain_adam_would_be():

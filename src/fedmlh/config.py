@@ -85,6 +85,12 @@ class Config:
     quorum: int = option(1, "updates a round needs; with fewer it is repeated with fresh sampling", at_least=1)
     max_attempts: int = option(3, "attempts at one round before the run gives up", at_least=1)
     weighting: Literal["uniform", "examples"] = option("uniform", "weight of a client in the average")
+    shared_fraction: float = option(
+        0.0,
+        "share of the training points, less the held-out ones, that EVERYONE gets to see and trains on; 0: none",
+        at_least=0,
+        at_most=0.9,
+    )
     max_update_rms: float = option(
         10.0, "an update whose root-mean-square change of a parameter exceeds this is refused", at_least=0
     )
@@ -124,9 +130,16 @@ class Config:
     normalize: bool = option(False, "scale each point's (hashed) features to length 1")
 
     hidden_sizes: tuple[int, ...] = option((150, 150), "widths of the hidden layers", at_least=1)
-    loss: Literal["bce", "softmax"] = option("bce", "over buckets; softmax: targets normalised to sum 1")
+    loss: Literal["bce", "softmax", "balanced-softmax"] = option(
+        "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
+    )
+    loss_tau: float = option(1.0, "balanced-softmax: τ; 0 is softmax", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(1e-3, "of the local optimizer", at_least=0)
+    prox_mu: float = option(0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0)
+    correction: Literal["none", "scaffold", "vrl-sgd"] = option(
+        "none", "of clients' drift in local training: scaffold also sends a control vector, both ways"
+    )
     decoding: Literal["log-probs", "logits", "probs"] = option(
         "log-probs", "what is averaged over tables: log-likelihood (paper's text), logit (its code) or probability"
     )
@@ -176,6 +189,7 @@ class Config:
                 f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
                 f"what clients hold would drift away from the model: use it for updates only"
             )
+        self._check_drift()
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -186,6 +200,33 @@ class Config:
                     raise UserError(f"{name} is '{seeds}': say drawn, paper, or a list of numbers")
             elif len(seeds) < tables or any(not 0 <= seed < 2**32 for seed in seeds):
                 raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {list(seeds)}")
+
+    def _check_drift(self) -> None:
+        """What holds clients together is worse than nothing where its premises do not hold."""
+        if self.optimizer == "sgd" and self.prox_mu * self.learning_rate > 1:
+            raise UserError(
+                f"prox_mu {self.prox_mu:g} times learning_rate {self.learning_rate:g} is more than 1: a step of sgd "
+                f"would overshoot the global model; make one of them smaller"
+            )
+        if self.correction != "none" and self.weighting != "uniform":
+            raise UserError(f"correction '{self.correction}' counts every client the same: use weighting 'uniform'")
+        if self.correction != "vrl-sgd":
+            return
+        if self.optimizer != "sgd" or self.learning_rate == 0:
+            raise UserError(
+                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd' with a "
+                "learning_rate above 0; 'scaffold' goes with adam as well"
+            )
+        if not self.clients_per_round == self.quorum == self.num_clients:
+            raise UserError(
+                f"correction 'vrl-sgd' needs every client in every round: set clients_per_round and quorum to "
+                f"{self.num_clients} (num_clients), or use 'scaffold'"
+            )
+        if (self.server_optimizer, self.server_learning_rate, self.broadcast_codec) != ("average", 1.0, "fp32"):
+            raise UserError(
+                "correction 'vrl-sgd' takes the model that a client is sent for the plain average of all clients': use "
+                "server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
+            )
 
     @property
     def num_feature_maps(self) -> int:

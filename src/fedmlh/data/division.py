@@ -16,6 +16,8 @@ class Division:
     """Points to train on, a shard a client, and the points held out before the partition, whole and by client."""
 
     validation: Split
+    #: What everyone trains on, beside the own shard; no shard has any of it.
+    shared: Split
     shards: dict[int, Split]
     held_out: dict[int, np.ndarray]  # rows of `validation`
 
@@ -42,7 +44,9 @@ def divide(train: Split, config: Config) -> Division:
         frequent_threshold=config.frequent_threshold,
         dirichlet_alpha=config.dirichlet_alpha,
     )
-    dealt = {client: rows for client, rows in enumerate(assign(fit, rng)) if len(rows)}
+    public = _draw_shared(len(fit), config)
+    own = (np.setdiff1d(rows, public) if len(public) else rows for rows in assign(fit, rng))
+    dealt = {client: rows for client, rows in enumerate(own) if len(rows)}
     if config.pooled:
         dealt = {0: np.unique(np.concatenate(list(dealt.values())))}
     shards = {client: fit.take(rows) for client, rows in dealt.items()}
@@ -52,7 +56,17 @@ def divide(train: Split, config: Config) -> Division:
             f"{config.clients_per_round} (clients_per_round): use fewer clients or another partition"
         )
     held_out = {client: rows for client, rows in enumerate(assign(validation, rng)) if len(rows)}
-    return Division(validation, shards, held_out)
+    return Division(validation, fit.take(public), shards, held_out)
+
+
+def _draw_shared(count: int, config: Config) -> np.ndarray:
+    """Rows that everyone gets, after which the partition deals out the same rows as without."""
+    size = round(config.shared_fraction * count)
+    if config.shared_fraction > 0 and size == 0:
+        raise UserError(
+            f"shared_fraction {config.shared_fraction} of {count:,} training points is none: make it larger, or 0"
+        )
+    return np.sort(generator(config.seed, "shared points").permutation(count)[:size])
 
 
 def _check_sites(sites: np.ndarray | None, num_clients: int) -> None:

@@ -21,6 +21,7 @@ from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
+from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.threads import one_thread
 from fedmlh.runs.checkpoint import Checkpoints, Progress
@@ -56,11 +57,12 @@ def run(
     device = pick_device(config.device)
     task = Task(config, dataset.num_features, dataset.num_labels)
     division = divide(dataset.train, config)
-    clients = {
-        number: Client(task, number, shard.X, shard.Y, dataset.labels, device)
-        for number, shard in division.shards.items()
-    }
-    server = Server(task, {number: len(client) for number, client in clients.items()}, device)
+    shared = encode_points(division.shared) if len(division.shared) else b""
+    clients = {}
+    for number, shard in division.shards.items():
+        X, Y = add_points(shard.X, shard.Y, shared)
+        clients[number] = Client(task, number, X, Y, dataset.labels, device)
+    server = Server(task, {number: len(client) for number, client in clients.items()}, device, shared)
     evaluator = Evaluator(task, server.seeds, dataset, device)
     test = evaluator.prepare(dataset.test)
     if config.selection == "paper":
@@ -102,7 +104,11 @@ class Trainer(Protocol):
     """Trains several clients as one computation."""
 
     def train(
-        self, models: Sequence[Tensor], clients: Sequence[int], orders: Sequence[np.ndarray]
+        self,
+        models: Sequence[Tensor],
+        clients: Sequence[int],
+        orders: Sequence[np.ndarray],
+        corrections: Sequence[Tensor],  # one a client, or none at all
     ) -> list[tuple[Tensor, float]]:
         """New parameters and mean loss of each."""
 
@@ -156,7 +162,10 @@ class LocalClients:
             except Rejected as refusal:
                 yield number, refusal
         works = list(accepted.values())
-        trained = trainer.train([work.model for work in works], list(accepted), [work.orders for work in works])
+        corrections = [work.correction for work in works if work.correction is not None]
+        trained = trainer.train(
+            [work.model for work in works], list(accepted), [work.orders for work in works], corrections
+        )
         for (number, work), (model, loss) in zip(accepted.items(), trained, strict=True):
             reply, self.memories[number] = self.clients[number].reply(work, model, loss)
             yield number, reply
@@ -191,7 +200,8 @@ def _compare_clients(
 ) -> list[dict[str, Any]]:
     """What the selected model gives each client on its held-out points, and what it would reach alone.
 
-    Alone: the same initial model, as many rounds at most, the best round on those same points.
+    Alone: the same initial model, as many rounds at most, the best round on those same points; nothing holds it back
+    to a common model, and points that everyone was given it has as well.
     """
     config, evaluator = server.task.config, judge.evaluator
     parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
@@ -205,11 +215,14 @@ def _compare_clients(
         }
         if config.local_baseline:
             tell(f"training client {number} alone")
-            single = replace(server.task, config=config.replace(clients_per_round=1, quorum=1))
+            changes = {"clients_per_round": 1, "quorum": 1, "correction": "none", "prox_mu": 0.0}
+            single = replace(server.task, config=config.replace(**changes))
+            client = local.clients[number].under(single)
             own = Judge(
                 evaluator, "validation", evaluator.prepare(division.validation.take(parts[number])), "precision"
             )
-            alone = LocalClients({number: local.clients[number]}, 1, local.trainer)
+            trainer = _make_trainer(single, {number: client}, server.seeds, server.device)
+            alone = LocalClients({number: client}, 1, trainer)
             lonely = Server(single, {number: server.max_examples[number]}, server.device)
             ended = run_rounds(lonely, alone.exchange, alone.memories, own)
             row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]

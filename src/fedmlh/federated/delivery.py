@@ -32,10 +32,14 @@ def sends_changes(codec: str) -> bool:
     return not parse_codec(codec).kind.startswith("fp")
 
 
+def _whole_codec(task: Task) -> str:
+    codec = task.config.broadcast_codec
+    return WHOLE if sends_changes(codec) else codec
+
+
 def largest_payload(task: Task) -> int:
     """The most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
-    codec = task.config.broadcast_codec
-    return make_codec(WHOLE if sends_changes(codec) else codec).size(task.stack.num_parameters)
+    return make_codec(_whole_codec(task)).size(task.stack.num_parameters)
 
 
 def round_held(accepted: tuple[int, ...]) -> int:
@@ -92,6 +96,22 @@ def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: M
     if not task.stack.fits(model):
         raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
     return model
+
+
+def write_control(task: Task, control: Tensor) -> bytes:
+    """SCAFFOLD's control as it follows the model; in full, since no client keeps it."""
+    return make_codec(_whole_codec(task)).encode(control, generator(0, "control"))
+
+
+def read_control(task: Task, payload: memoryview) -> Tensor:
+    """The control that a broadcast carries, or Rejected."""
+    try:
+        control = make_codec(_whole_codec(task)).decode(payload, task.stack.num_parameters, generator(0, "control"))
+    except ValueError as error:
+        raise Rejected(Reason.SIZE, str(error)) from None
+    if not task.stack.fits(control):
+        raise Rejected(Reason.NON_FINITE, "the control contains NaN or infinity")
+    return control
 
 
 def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, Tensor]:

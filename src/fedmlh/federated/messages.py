@@ -67,6 +67,10 @@ class BroadcastHeader:
     feature_seeds: list[int]
     #: Round and attempt of this client's last accepted update: what it staged then is now its state.
     accepted: list[int]
+    #: How many bytes at the payload's end are the server's control vector; 0: there is none, or it is zero.
+    control: int = 0
+    #: The most steps that any client takes in a round, where a correction has to know it; else 0.
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class UpdateHeader:
     codec: str
     examples: int
     loss: float
+    #: How many bytes at the payload's end are the change of the client's control vector.
+    control: int = 0
 
 
 Header = TypeVar("Header", BroadcastHeader, UpdateHeader)

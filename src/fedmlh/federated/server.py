@@ -9,7 +9,15 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import Average
-from fedmlh.federated.delivery import Changes, drop_old, encode_change, round_held, sends_changes, write_model
+from fedmlh.federated.delivery import (
+    Changes,
+    drop_old,
+    encode_change,
+    round_held,
+    sends_changes,
+    write_control,
+    write_model,
+)
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
 from fedmlh.federated.task import Seeds, Task
@@ -20,6 +28,10 @@ from fedmlh.randomness import generator
 #: order; a client that could not answer yields the Rejected that says why.
 Exchange = Callable[[Sequence[int], Callable[[int], bytes]], Iterable[tuple[int, bytes | Rejected]]]
 
+#: Vectors that the server itself keeps: the average of recent models, SCAFFOLD's control, what clients hold. All others
+#: are the optimizer's.
+_OWN = ("average", "control", "held")
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -29,10 +41,12 @@ class ServerState:
     model: Tensor  # [P]
     #: For each client the round and attempt of its last accepted update.
     accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: What the server's parts keep, by name: the optimizer's moments, the average of recent models, what clients hold.
+    #: What the server's parts keep, by name: the optimizer's moments, and those in _OWN.
     vectors: Vectors = field(default_factory=dict)
     #: Of a broadcast that sends changes: those that some client may still need.
     changes: Changes = field(default_factory=dict)
+    #: Clients that have been sent anything: they have the shared points.
+    reached: frozenset[int] = frozenset()
 
     @property
     def shown(self) -> Tensor:
@@ -56,16 +70,22 @@ class RoundReport:
     bytes_up: int = 0
     bytes_down: int = 0
     loss: float = 0.0
+    #: Clients that were sent anything in this round or before.
+    reached: set[int] = field(default_factory=set)
 
 
 class Server:
     """Runs rounds for a task over clients that it knows only by number and by how many examples they can have."""
 
-    def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device) -> None:
+    def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device, shared: bytes = b"") -> None:
         self.task = task
+        #: Points for everyone, encoded: each client gets them once, along with its first broadcast.
+        self.shared = shared
         self.device = device
         self.seeds: Seeds = task.draw_seeds()
         self.max_examples = max_examples
+        corrected = task.config.correction == "vrl-sgd"
+        self.steps = max(map(task.recipe.steps, max_examples.values())) if corrected else 0
         # Bound to what is trained, so that an update of another run cannot be replayed into this one.
         self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
 
@@ -76,7 +96,7 @@ class Server:
     def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
         """One synchronization round (Alg. 2, lines 9-20); an attempt below quorum leaves the state as it was."""
         config = self.task.config
-        report = RoundReport(state.round + 1)
+        report = RoundReport(state.round + 1, reached=set(state.reached))
         for attempt in range(config.max_attempts):
             report.attempts = attempt + 1
             new_state = self._attempt(state, attempt, exchange, report)
@@ -107,6 +127,7 @@ class Server:
             state.changes,
             round_held(accepted),
         )
+        control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
@@ -118,8 +139,10 @@ class Server:
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
             accepted=list(accepted),
+            control=len(control),
+            steps=self.steps,
         )
-        return pack(header, payload)
+        return pack(header, payload + control)
 
     def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
         config = self.task.config
@@ -134,18 +157,20 @@ class Server:
             {client: self.max_examples[client] for client in clients},
             config.max_update_rms,
             self.seeds.run,
+            control=config.correction == "scaffold",
         )
         uniform = config.weighting == "uniform"
         max_weight = len(clients) if uniform else sum(expected.max_examples.values())
         average = Average(len(state.model), max_weight, self.device)
+        controls = Average(len(state.model), len(clients), self.device) if expected.control else None
         taken: dict[int, float] = {}
         squares: dict[int, float] = {}
         forgetful: set[int] = set()
-        sent: list[int] = []  # appended to by the engine's threads, so not a running sum
+        sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
 
         def send(client: int) -> bytes:
             message = self.broadcast(state, attempt, client)
-            sent.append(len(message))
+            sent.append((client, len(message)))
             return message
 
         for client, reply in exchange(clients, send):
@@ -153,7 +178,7 @@ class Server:
                 if isinstance(reply, Rejected):
                     raise reply
                 report.bytes_up += len(reply)
-                header, values = check_update(reply, client, expected, taken)
+                header, values, control = check_update(reply, client, expected, taken)
             except Rejected as refusal:
                 report.refused.append(
                     {
@@ -167,9 +192,13 @@ class Server:
                     forgetful.add(client)
                 continue
             average.add(values.to(self.device), 1 if uniform else header.examples)
+            if controls is not None and control is not None:
+                controls.add(control.to(self.device), 1)
             taken[client] = header.loss
             squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-        report.bytes_down += sum(sent)
+        new = {client for client, _ in sent} - report.reached
+        report.bytes_down += sum(length for _, length in sent) + len(self.shared) * len(new)
+        report.reached |= new
         if len(taken) < config.quorum:
             return None
         report.accepted = sorted(taken)
@@ -179,7 +208,13 @@ class Server:
         # In the order of the clients, not of arrival, since this sum is of floats.
         change = Change(average.mean(), [squares[client] for client in report.accepted])
         model, vectors = self._step(state, change)
-        return self._deliver(state, ServerState(report.round, model, accepted, vectors))
+        if controls is not None:
+            # Over all clients, since those who did not take part keep the control they had.
+            share = len(taken) / len(self.max_examples)
+            before = state.vectors.get("control", torch.zeros_like(state.model))
+            vectors = {**vectors, "control": torch.add(before, controls.mean(), alpha=share)}
+        new_state = ServerState(report.round, model, accepted, vectors, reached=frozenset(report.reached))
+        return self._deliver(state, new_state)
 
     def _deliver(self, old: ServerState, new: ServerState) -> ServerState:
         """The new state with what clients will be sent about it, where that is a change and not the model."""
@@ -194,7 +229,7 @@ class Server:
     def _step(self, state: ServerState, change: Change) -> tuple[Tensor, Vectors]:
         """The next global model, and what the server's parts keep."""
         config = self.task.config
-        kept = {name: vector for name, vector in state.vectors.items() if name not in ("average", "held")}
+        kept = {name: vector for name, vector in state.vectors.items() if name not in _OWN}
         model, vectors = OPTIMIZERS[config.server_optimizer](config, state.model, change, kept)
         if config.model_average == 0:
             return model, vectors

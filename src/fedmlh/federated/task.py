@@ -17,7 +17,8 @@ from fedmlh.randomness import generator
 #: Settings on which a client's work depends; a client with another value of one of these is refused.
 AGREED = (
     "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
-    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss optimizer learning_rate"
+    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss loss_tau optimizer learning_rate "
+    "prox_mu correction shared_fraction"
 ).split()
 
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
@@ -72,7 +73,7 @@ class Task:
     def recipe(self) -> Recipe:
         """How every client trains."""
         c = self.config
-        return Recipe(c.loss, c.optimizer, c.learning_rate, c.local_epochs, c.batch_size)
+        return Recipe(c.loss, c.optimizer, c.learning_rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.codecs import make_codec, update_draws
-from fedmlh.federated.delivery import largest_payload
+from fedmlh.federated.codecs import control_draws, make_codec, update_draws
+from fedmlh.federated.delivery import largest_payload, read_control
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, unpack
 from fedmlh.federated.task import Seeds, Task
 
@@ -32,14 +32,16 @@ class Expected:
     max_rms: float
     #: The run's, from which a codec's random choices follow.
     seed: int
+    #: Whether an update carries the change of a control vector as well.
+    control: bool = False
 
 
 def check_update(
     message: bytes, sender: int, expected: Expected, taken: Collection[int]
-) -> tuple[UpdateHeader, Tensor]:
-    """Header and decoded values of an update that may count, or Rejected with the reason."""
+) -> tuple[UpdateHeader, Tensor, Tensor | None]:
+    """Header, values and change of the control vector of an update that may count, or Rejected with the reason."""
     codec = make_codec(expected.codec)
-    header, payload = unpack(UpdateHeader, message, codec.size(expected.num_parameters))
+    header, payload = unpack(UpdateHeader, message, (1 + expected.control) * codec.size(expected.num_parameters))
     if header.run != expected.run:
         raise Rejected(Reason.RUN, f"made for run {header.run!a}")
     if header.config != expected.config:
@@ -56,24 +58,40 @@ def check_update(
         raise Rejected(Reason.EXAMPLES, f"{header.examples:,} examples claimed")
     if not 0 <= header.loss <= MAX_LOSS:
         raise Rejected(Reason.RANGE, f"a loss of {header.loss:.3g}")
+    payload, change = _split(payload, header.control, wanted=expected.control)
     try:
-        values = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
+        size = expected.num_parameters
+        values = codec.decode(payload, size, update_draws(expected.seed, header))
+        control = codec.decode(change, size, control_draws(expected.seed, header)) if expected.control else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not bool(torch.isfinite(values).all()):
-        raise Rejected(Reason.NON_FINITE, "the update contains NaN or infinity")
-    largest = float(values.abs().max())
-    if largest > LIMIT:
-        raise Rejected(Reason.RANGE, f"a parameter changes by {largest:.3g}, at most {LIMIT:g} is allowed")
+    for name, part in (("update", values), ("control", control)):
+        if part is None:
+            continue
+        if not bool(torch.isfinite(part).all()):
+            raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
+        largest = float(part.abs().max())
+        if largest > LIMIT:
+            raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
     rms = float(torch.linalg.vector_norm(values, dtype=torch.float64)) / len(values) ** 0.5
     if rms > expected.max_rms:
         raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
-    return header, values
+    return header, values, control
 
 
-def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastHeader, Seeds, memoryview]:
-    """Header, hash seeds and encoded model of a broadcast that this client may follow, or Rejected."""
-    header, payload = unpack(BroadcastHeader, message, largest_payload(task))
+def _split(payload: memoryview, control: int, *, wanted: bool) -> tuple[memoryview, memoryview]:
+    """The model's part of a payload and the control's, which is empty where there is to be none."""
+    if control > len(payload) or (control > 0) != wanted:
+        raise Rejected(Reason.SIZE, f"{control:,} bytes of control in {len(payload):,} bytes of payload")
+    return payload[: len(payload) - control], payload[len(payload) - control :]
+
+
+def check_broadcast(
+    message: bytes, client: int, task: Task
+) -> tuple[BroadcastHeader, Seeds, memoryview, Tensor | None]:
+    """Header, hash seeds, encoded model and control (None: zero) of a broadcast to follow, or Rejected."""
+    controlled = task.config.correction == "scaffold"
+    header, payload = unpack(BroadcastHeader, message, (1 + controlled) * largest_payload(task))
     if header.config != task.fingerprint:
         raise Rejected(
             Reason.CONFIG, f"the server trains under {header.config!a}, this client under {task.fingerprint}"
@@ -85,4 +103,8 @@ def check_broadcast(message: bytes, client: int, task: Task) -> tuple[BroadcastH
     seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
     if not task.accepts(seeds):
         raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
-    return header, seeds, payload
+    if header.steps == 0 and task.config.correction == "vrl-sgd":
+        raise Rejected(Reason.RANGE, "the correction needs the number of steps")
+    wanted = controlled and header.codec != "initial"
+    payload, tail = _split(payload, header.control, wanted=wanted)
+    return header, seeds, payload, read_control(task, tail) if wanted else None

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn import functional
+
+from fedmlh.model.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,19 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
     return -(log_probs / count[row]).sum() / points
 
 
+def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
+    """What balanced softmax adds to a client's logits in training: τ · log of its own smoothed bucket frequencies.
+
+    The model then need not learn how frequent a bucket is at this client, and prediction, which adds nothing, favours
+    no bucket for it (Ren et al. 2020; logit adjustment, Menon et al. 2021). None for other losses.
+    """
+    if recipe.loss != "balanced-softmax":
+        return None
+    counts = np.stack([np.bincount(z.indices, minlength=z.shape[1]) + 1.0 for z in buckets])
+    offsets = recipe.loss_tau * np.log(counts / counts.sum(axis=1, keepdims=True))
+    return np.asarray(offsets, np.float32)
+
+
 @dataclass(frozen=True)
 class Loss:
     """What is minimised, and what the logits then mean."""
@@ -50,4 +67,5 @@ class Loss:
 LOSSES = {
     "bce": Loss(binary_cross_entropy, functional.logsigmoid),
     "softmax": Loss(softmax_cross_entropy, partial(functional.log_softmax, dim=-1)),
+    "balanced-softmax": Loss(softmax_cross_entropy, partial(functional.log_softmax, dim=-1)),
 }

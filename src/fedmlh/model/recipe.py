@@ -12,3 +12,16 @@ class Recipe:
     learning_rate: float
     epochs: int
     batch_size: int
+    #: FedProx (Li et al. 2020): the gradient is pulled towards the model that the round began with.
+    prox_mu: float = 0.0
+    #: How much balanced softmax makes of the client's bucket frequencies; without effect on other losses.
+    loss_tau: float = 1.0
+
+    def steps(self, points: int) -> int:
+        """Steps of a local round over so many points."""
+        return self.epochs * -(-points // self.batch_size)
+
+    @property
+    def softmax(self) -> bool:
+        """Whether a table's buckets compete for one distribution; else each is a question of its own."""
+        return self.loss != "bce"

@@ -1,6 +1,6 @@
 """Local training: what one client does with its shard in one round (Alg. 2, DeviceTrain)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.losses import LOSSES, Positives
+from fedmlh.model.losses import LOSSES, Positives, logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 
@@ -16,6 +16,9 @@ try:
     from fedmlh.model.kernels import training as compiled
 except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: the same results, later
     compiled = None  # type: ignore[assignment]
+
+#: The step that shows a gradient: a power of two, so large that the model it starts from is lost in rounding.
+_PROBE = 2.0**24
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,30 @@ class Shard:
         return int(self.buckets[0].shape[0])
 
 
-def train(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray) -> tuple[Tensor, float]:
-    """All R sub-models trained for a local round from `flat` [P]; the new parameters and the last epoch's mean loss."""
-    if compiled is not None and flat.device.type == "cpu":
-        return compiled.train_compiled(stack, flat, shard.features, shard.buckets, orders, recipe)
-    return train_plain(stack, flat, shard.features, shard.buckets, orders, recipe)
+def train(
+    stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
+) -> tuple[Tensor, float]:
+    """All R sub-models trained for a local round from `flat` [P]; the new parameters and the last epoch's mean loss.
+
+    `correction` [P] is added to the gradient of every step.
+    """
+    plain = compiled is None or flat.device.type != "cpu"
+    loop = train_plain if plain else compiled.train_compiled
+    return loop(stack, flat, shard.features, shard.buckets, orders, recipe, correction)
+
+
+def full_gradient(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe) -> Tensor:
+    """The gradient at `flat` of the mean loss over all points of a shard, by whatever loop trains it.  # [P]
+
+    A step of SGD ends at flat − rate · gradient; at a rate so large the difference is the gradient to full precision.
+    """
+    probe = replace(recipe, optimizer="sgd", learning_rate=_PROBE, epochs=1, prox_mu=0.0)
+    total = torch.zeros_like(flat)
+    for begin in range(0, len(shard), recipe.batch_size):
+        rows = np.arange(begin, min(begin + recipe.batch_size, len(shard)))
+        moved, _ = train(stack, flat, shard, probe, rows[None])
+        total.add_(flat - moved, alpha=len(rows) / (len(shard) * _PROBE))
+    return total
 
 
 def draw_orders(length: int, recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
@@ -48,9 +70,14 @@ def train_plain(
     buckets: tuple[csr_matrix, ...],  # R × [n, B]
     orders: np.ndarray,  # [E, n] the points of each epoch in order
     recipe: Recipe,
+    correction: Tensor | None = None,  # [P]
 ) -> tuple[Tensor, float]:
     """The same in plain torch: on a GPU, where nothing can be compiled, and as the reference."""
-    flat = flat.clone()
+    start, flat = flat, flat.clone()
+    constant = torch.zeros_like(flat) if correction is None else correction
+    tied = recipe.prox_mu > 0 or correction is not None
+    offsets = logit_offsets(buckets, recipe)
+    shift = None if offsets is None else torch.from_numpy(offsets).to(flat.device).unsqueeze(1)  # [R, 1, B]
     layers = [layer.requires_grad_() for layer in stack.views(flat)]
     make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.SGD
     step = make(layers, lr=recipe.learning_rate, fused=True)
@@ -61,9 +88,14 @@ def train_plain(
         for begin in range(0, len(order), recipe.batch_size):
             end = min(begin + recipe.batch_size, len(order))
             logits = forward(layers, _densify(x, begin, end, flat.device))
+            logits = logits if shift is None else logits + shift
             value = LOSSES[recipe.loss].value(logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
+            if tied:
+                for layer, origin, extra in zip(layers, stack.views(start), stack.views(constant), strict=True):
+                    assert layer.grad is not None
+                    layer.grad += recipe.prox_mu * (layer.detach() - origin) + extra
             step.step()
             losses.append(value.detach() * ((end - begin) / len(order)))
         total = float(torch.stack(losses).sum())

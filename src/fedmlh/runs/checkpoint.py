@@ -112,7 +112,14 @@ class Checkpoints:
             accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
             changes = {number: files[f"change-{number:06d}.bin"] for number in state["changes"]}
             return Progress(
-                ServerState(state["round"], models["model"].to(self.device), accepted, vectors, changes),
+                ServerState(
+                    state["round"],
+                    models["model"].to(self.device),
+                    accepted,
+                    vectors,
+                    changes,
+                    frozenset(state["reached"]),
+                ),
                 models["best"].to(self.device),
                 state["best_round"],
                 state["best_score"],
@@ -127,6 +134,7 @@ class Checkpoints:
             "run": self.run,
             "round": progress.server.round,
             "accepted": progress.server.accepted,
+            "reached": sorted(progress.server.reached),
             "vectors": list(progress.server.vectors),
             "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
@@ -140,7 +148,11 @@ class Checkpoints:
         rounds, history = state["round"], state["history"]
         if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not 1 <= state["best_round"] <= rounds:
             raise ValueError("its rounds do not add up")
-        whole = [state["best_round"], *(number for when in state["accepted"].values() for number in when)]
+        whole = [
+            state["best_round"],
+            *state["reached"],
+            *(number for when in state["accepted"].values() for number in when),
+        ]
         first = rounds - len(state["changes"]) + 1
         if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and "held" not in state["vectors"]):
             raise ValueError("its changes do not lead up to its round")

@@ -55,3 +55,8 @@ def make_codec(name: str) -> Codec:
 def update_draws(seed: int, header: BroadcastHeader | UpdateHeader) -> np.random.Generator:
     """The generator that a client's update is encoded and decoded with; both sides derive it alike."""
     return generator(seed, "update codec", header.round, header.attempt, header.client)
+
+
+def control_draws(seed: int, header: BroadcastHeader | UpdateHeader) -> np.random.Generator:
+    """The same for the change of a client's control, which travels with its update."""
+    return generator(seed, "control codec", header.round, header.attempt, header.client)

@@ -4,8 +4,9 @@ The reference is `train_plain` in fedmlh.model.training; tests/test_cuda.py hold
 
 A step is bound by memory: it must read and write every parameter and its two moments, so all else is there to keep out
 of Adam's way. Rows of the first layer whose features a batch does not carry are left alone, and caught up when they are
-next used (see fedmlh.model.kernels.schedule). A replayed graph needs nothing from the host: which points come next, and
-how far Adam steps, is read from tables on the device by a counter that lives there too.
+next used (see fedmlh.model.kernels.schedule), unless FedProx or a correction gives every row a gradient. A replayed
+graph needs nothing from the host: which points come next, and how far Adam steps, is read from tables on the device by
+a counter that lives there too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from fedmlh.model.kernels.schedule import make_schedule
+from fedmlh.model.losses import logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard
@@ -45,20 +47,34 @@ class CudaTrainer:
         buckets = zip(*(shard.buckets for shard in shards.values()), strict=True)
         self._x = _Points.gather([vstack(part, "csr") for part in features], device)
         self._z = _Points.gather([vstack(part, "csr") for part in buckets], device)
+        offsets = {client: logit_offsets(shard.buckets, recipe) for client, shard in shards.items()}
+        self._offsets = {c: torch.from_numpy(part).to(device) for c, part in offsets.items() if part is not None}
         self._bench: _Bench | None = None
 
     def train(
-        self, models: Sequence[Tensor], clients: Sequence[int], orders: Sequence[np.ndarray]
+        self,
+        models: Sequence[Tensor],
+        clients: Sequence[int],
+        orders: Sequence[np.ndarray],
+        corrections: Sequence[Tensor] = (),
     ) -> list[tuple[Tensor, float]]:
-        """New parameters [P] and last epoch's mean loss of each client, from its model and its orders [E, n]."""
+        """New parameters [P] and last epoch's mean loss of each client, from its model and its orders [E, n].
+
+        `corrections` [P], one a client, are added to the gradient of every step; with them in one round, in all.
+        """
         if self._bench is None:
-            self._bench = _Bench(self, min(len(clients), self._fitting()))
+            tied = self.recipe.prox_mu > 0 or len(corrections) > 0
+            self._bench = _Bench(self, min(len(clients), self._fitting(tied)), tied)
         # Longest first: those that still have steps to take are then always the first few.
         line = sorted(range(len(clients)), key=lambda i: -self._lengths[clients[i]])
         done: dict[int, tuple[Tensor, float]] = {}
         for begin in range(0, len(line), self._bench.most):
             some = line[begin : begin + self._bench.most]
             points = [orders[i] + self._begins[clients[i]] for i in some]
+            self._bench.adjust(
+                [self._offsets[clients[i]] for i in some if self._offsets],
+                [corrections[i] for i in some if corrections],
+            )
             done |= zip(some, self._bench.train([models[i] for i in some], points), strict=True)
         return [done[i] for i in range(len(clients))]
 
@@ -67,11 +83,11 @@ class CudaTrainer:
         """Points a step at most."""
         return min(self.recipe.batch_size, max(self._lengths.values()))
 
-    def _fitting(self) -> int:
+    def _fitting(self, tied: bool) -> int:
         """How many clients fit: models before and after, weights, moments, gradient; and what a batch needs."""
         stack = self.stack
         widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
-        each = 4 * (6 * stack.num_parameters + stack.num_tables * self.batch_size * widths)
+        each = 4 * ((8 if tied else 6) * stack.num_parameters + stack.num_tables * self.batch_size * widths)
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**30
         return max(1, int(_SHARE * free / each))
 
@@ -96,8 +112,8 @@ class _Points:
 class _Bench:
     """Working memory for up to `most` clients, and the captured steps over it."""
 
-    def __init__(self, trainer: CudaTrainer, most: int) -> None:
-        self.trainer, self.most = trainer, most
+    def __init__(self, trainer: CudaTrainer, most: int, tied: bool) -> None:
+        self.trainer, self.most, self.tied = trainer, most, tied
         stack, device, batch = trainer.stack, trainer.device, trainer.batch_size
         nets, widths = most * stack.num_tables, [stack.num_inputs, *map(_aligned, (*stack.hidden, stack.num_outputs))]
 
@@ -110,6 +126,10 @@ class _Bench:
         # Of the weights, then of the biases. SGD has none: what stands in their place is never read.
         parameters = (*self.weights, *self.biases)
         self.moments = [(zeros(*p.shape), zeros(*p.shape)) if self.adam else (p, p) for p in parameters]
+        # Where the round began, and what is added to every gradient: only there, and only read, where it is tied.
+        self.starts = [zeros(*p.shape) if tied else p for p in parameters]
+        self.constants = [zeros(*p.shape) if tied else p for p in parameters]
+        self.offsets = zeros(nets, 1, widths[-1]) if trainer._offsets else None
         self.acts = [zeros(nets, batch, width) for width in widths]
         self.deltas = [zeros(nets, batch, width) for width in widths[1:-1]]
         self.gradient = zeros(max(weight.numel() for weight in self.weights))
@@ -126,6 +146,16 @@ class _Bench:
         schedule = make_schedule(self.steps, trainer.recipe.learning_rate, adam=self.adam)
         self.schedule = torch.from_numpy(schedule.astype(np.float32)).to(device)
         self.graphs: dict[int, Any] = {}
+
+    def adjust(self, offsets: list[Tensor], corrections: list[Tensor]) -> None:
+        """What the next round adds to the logits and to the gradients of each client."""
+        rows, layers = self.trainer.stack.num_tables, len(self.weights)
+        for i, offset in enumerate(offsets):
+            assert self.offsets is not None
+            self.offsets[i * rows : (i + 1) * rows, 0, : offset.shape[1]].copy_(offset)
+        for i, correction in enumerate(corrections):
+            where = (self.constants[:layers], self.constants[layers:])
+            self._move(where, self.trainer.stack.views(correction), i, out=False)
 
     def train(self, models: list[Tensor], orders: list[np.ndarray]) -> Iterator[tuple[Tensor, float]]:
         """Train these clients, the one with the most steps first."""
@@ -153,26 +183,30 @@ class _Bench:
             for m, v in self.moments:
                 m.zero_()
                 v.zero_()
-        rows = stack.num_tables
+        rows, parameters = stack.num_tables, (self.weights, self.biases)
         for i, model in enumerate(models):
-            self._move(stack.views(model), i, out=False)
+            self._move(parameters, stack.views(model), i, out=False)
+        if self.tied:
+            for start, parameter in zip(self.starts, (*self.weights, *self.biases), strict=True):
+                start.copy_(parameter)
         for count in active:
             self.graphs[count]()
-        if self.adam:
+        if self.adam and not self.tied:
             self._per_row(_catch_up, len(models) * rows, self.ends, ALL=True)
         losses = self.losses[: len(models) * rows].view(len(models), -1).sum(1).tolist()
         for i, loss in enumerate(losses):
             result = torch.empty_like(models[i])
-            self._move(stack.views(result), i, out=True)
+            self._move(parameters, stack.views(result), i, out=True)
             yield result, loss / rows
 
-    def _move(self, views: list[Tensor], client: int, *, out: bool) -> None:
-        """Parameters of one client into the working memory, or out of it."""
+    def _move(self, where: tuple[list[Tensor], list[Tensor]], views: list[Tensor], client: int, *, out: bool) -> None:
+        """A vector of one client, layer by layer, into the working memory's weights and biases, or out of them."""
+        weights, biases = where
         rows = slice(client * self.trainer.stack.num_tables, (client + 1) * self.trainer.stack.num_tables)
         inner = self.trainer.stack.num_inputs
         for i, (weight, bias) in enumerate(zip(views[::2], views[1::2], strict=True)):
             width = weight.shape[2]
-            mine = (self.weights[i][rows, :inner, :width], self.biases[i][rows, 0, :width])
+            mine = (weights[i][rows, :inner, :width], biases[i][rows, 0, :width])
             for a, b in zip(mine, (weight, bias), strict=True):
                 b.copy_(a) if out else a.copy_(b)
             inner = width
@@ -204,13 +238,15 @@ class _Bench:
         where = (self.points, self.step, self.steps, batch, tables)
         entries = (x.indptr, x.indices, x.values, x.indptr.shape[1], len(x.indptr))
         _scatter[(nets, batch)](acts[0], self.seen, *entries, *where, acts[0].shape[2], CLEAR=False, BLOCK=64)
-        if self.adam:
+        if self.adam and not self.tied:
             self._per_row(_catch_up, nets, self.ends, ALL=False)
         for layer in range(layers):
             torch.baddbmm(self.biases[layer][:nets], acts[layer], self.weights[layer][:nets], out=acts[layer + 1])
             if layer < layers - 1:
                 acts[layer + 1].relu_()
-        kernel = _softmax_gradient if trainer.recipe.loss == "softmax" else _bce_gradient
+        if self.offsets is not None:
+            acts[-1].add_(self.offsets[:nets])
+        kernel = _softmax_gradient if trainer.recipe.softmax else _bce_gradient
         kernel[(nets, batch)](
             *(acts[-1], self.losses, z.indptr, z.indices, z.indptr.shape[1], *where, self.sizes, self.shares),
             *(outputs, acts[-1].shape[2]),
@@ -226,23 +262,28 @@ class _Bench:
             weight = self.weights[layer][:nets]
             gradient = self.gradient[: weight.numel()].view(weight.shape)
             torch.bmm(acts[layer].mT, above, out=gradient)
-            if layer == 0:
+            if layer == 0 and not self.tied:
                 self._per_row(_update_row, nets, gradient)
             else:
-                self._update(weight, *self.moments[layer], gradient)
-            bias, moments = self.biases[layer][:nets], self.moments[layers + layer]
+                self._update(weight, layer, gradient)
+            bias = self.biases[layer][:nets]
             gradient = self.gradient[: bias.numel()].view(bias.shape)
             torch.sum(above, dim=1, keepdim=True, out=gradient)
-            self._update(bias, *moments, gradient)
+            self._update(bias, layers + layer, gradient)
             if layer > 0:
                 above = deltas[layer - 1]
         _scatter[(nets, batch)](acts[0], self.seen, *entries, *where, acts[0].shape[2], CLEAR=True, BLOCK=64)
         self.step.add_(1)
 
-    def _update(self, w: Tensor, m: Tensor, v: Tensor, gradient: Tensor) -> None:
+    def _update(self, w: Tensor, part: int, gradient: Tensor) -> None:
+        """A step of the weights (part 0, 1, …) or, after those, biases of one layer."""
         count = gradient.numel()
         _take[(triton.cdiv(count, 1024),)](
-            *(w, m, v, gradient, count, self.schedule, self.schedule.shape[1], self.step), ADAM=self.adam, BLOCK=1024
+            *(w, *self.moments[part], gradient, count, self.schedule, self.schedule.shape[1], self.step),
+            *(self.starts[part], self.constants[part], self.trainer.recipe.prox_mu),
+            ADAM=self.adam,
+            TIED=self.tied,
+            BLOCK=1024,
         )
 
     def _per_row(self, kernel: Any, nets: int, argument: Tensor, **flags: bool) -> None:
@@ -414,14 +455,19 @@ def _epsilon(schedule, stride, s):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _take(  # type: ignore[no-untyped-def]
-    w, m, v, gradient, count, schedule, stride, step, ADAM: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A stretch of parameters that every step updates."""
+    w, m, v, gradient, count, schedule, stride, step, start, constant, prox_mu,
+    ADAM: tl.constexpr, TIED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A stretch of parameters that every step updates; tied: pulled to where the round began, and corrected."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < count
     now = tl.load(step) + 1
     rate, eps = tl.load(schedule + now), _epsilon(schedule, stride, now)
-    _adam(w, m, v, at, mask, tl.load(gradient + at, mask=mask), 0.9, 0.999, rate, eps, ADAM)
+    slope = tl.load(gradient + at, mask=mask)
+    if TIED:
+        apart = tl.load(w + at, mask=mask) - tl.load(start + at, mask=mask)
+        slope += prox_mu * apart + tl.load(constant + at, mask=mask)
+    _adam(w, m, v, at, mask, slope, 0.9, 0.999, rate, eps, ADAM)
 
 
 @triton.jit

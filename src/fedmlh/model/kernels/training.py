@@ -2,7 +2,8 @@
 
 The reference is `train_plain` in fedmlh.model.training; tests/test_kernels.py holds the two together. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
-not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule).
+not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
+FedProx or a correction of the gradient no row is ever without a gradient, so that each is updated at every step.
 
 Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice a step
 (caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used while it
@@ -17,6 +18,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.kernels.schedule import BETA1, BETA2, EPS, FADE1, FADE2, PACE, REACH, TAIL, make_schedule
+from fedmlh.model.losses import logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
@@ -34,15 +36,22 @@ def train_compiled(
     buckets: tuple[csr_matrix, ...],  # R × [n, B]
     orders: np.ndarray,  # [E, n]
     recipe: Recipe,
+    correction: Tensor | None = None,  # [P]
 ) -> tuple[Tensor, float]:
     """All tables one after the other, each for all epochs: what one table needs stays in the cache."""
-    flat = flat.clone()
+    start, flat = flat.numpy(), flat.clone()
+    constant = np.zeros(len(start) if recipe.prox_mu > 0 else 0, np.float32)
+    if correction is not None:
+        constant = correction.numpy()
+    offsets = logit_offsets(buckets, recipe)
+    if offsets is None:
+        offsets = np.empty((stack.num_tables, 0), np.float32)
     layers = stack.views(flat)
     sizes = [layer[0].numel() for layer in layers]
     batch_size = min(recipe.batch_size, orders.shape[1])
     steps = len(orders) * -(-orders.shape[1] // batch_size)
     adam = recipe.optimizer == "adam"
-    moments = _borrow_moments(sum(sizes) if adam else 0)
+    moments = _borrow_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
     schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
     for table, z in enumerate(buckets):
@@ -57,10 +66,13 @@ def train_compiled(
             *(z.indptr, z.indices),
             orders,
             batch_size,
-            recipe.loss == "softmax",
+            recipe.softmax,
+            offsets[table],
             schedule,
+            *(start, constant, np.float32(recipe.prox_mu)),
         )
-    _spare.append(moments)
+    if adam:
+        _spare.append(moments)
     return flat, total / stack.num_tables
 
 
@@ -92,7 +104,11 @@ def train_table(
     orders: np.ndarray,  # [E, n] the points of each epoch in order
     batch_size: int,
     softmax: bool,
+    offsets: np.ndarray,  # [B] added to the logits in training; empty: none
     schedule: np.ndarray,
+    start: np.ndarray,  # [P] parameters of all tables as the round began
+    constant: np.ndarray,  # [P] added to every gradient; empty: no row gets a gradient but from points
+    prox_mu: float,
 ) -> float:
     """Train one table for all epochs; returns the last epoch's mean loss."""
     layers, epochs, n = len(widths) - 1, orders.shape[0], orders.shape[1]
@@ -104,9 +120,11 @@ def train_table(
     grad = np.empty(_ROWS * widest, np.float32)
     bits = np.empty(widest, np.int32)
     most = _most_nonzeros(x_indptr, batch_size, n)
+    tied = len(constant) > 0
+    rows_at_most = inputs if tied else min(inputs, most)
     counts = np.zeros(inputs, np.int64)
-    features = np.empty(min(inputs, most), np.int64)
-    bounds = np.empty(min(inputs, most) + 1, np.int64)
+    features = np.empty(rows_at_most, np.int64)
+    bounds = np.empty(rows_at_most + 1, np.int64)
     points = np.empty(most, np.int64)
     values = np.empty(most, np.float32)
     last = np.zeros(inputs, np.int64)  # step of the last update of each row of the first layer
@@ -120,7 +138,7 @@ def train_table(
             rows = orders[epoch, begin : begin + batch_size]
             size = len(rows)
             step += 1
-            count = _by_feature(rows, x_indptr, x_indices, x_data, counts, features, bounds, points, values)
+            count = _by_feature(rows, x_indptr, x_indices, x_data, counts, features, bounds, points, values, tied)
             # Forward.
             out = acts[0, : size * first].reshape(size, first)
             _fill(out, theta[at_theta[1] : at_theta[1] + first])
@@ -138,6 +156,8 @@ def train_table(
                 np.dot(below, weight, out)
                 _add(out, theta[at_theta[2 * layer + 1] : at_theta[2 * layer + 1] + width], layer < layers - 1)
             # Loss and its gradient, in place of the logits.
+            if len(offsets) > 0:
+                _add(out, offsets, False)
             if softmax:
                 loss = _softmax_gradient(out, rows, z_indptr, z_indices, bits, measured)
             else:
@@ -161,26 +181,32 @@ def train_table(
                         np.dot(across[row:end], d_out, g.reshape(end - row, width))
                         a, b = at_theta[2 * layer] + row * width, at_moments[2 * layer] + row * width
                         w, m, v = theta[a : a + len(g)], m_all[b : b + len(g)], v_all[b : b + len(g)]
+                        if tied:
+                            _tie(g, w, start[a : a + len(g)], constant[a : a + len(g)], prox_mu)
                         _update(w, m, v, g, step - 1, step, schedule)
                 else:
                     i = 0
                     while i < count:
                         # Neighbouring rows of the same age are updated as one stretch, which saves ragged ends.
-                        start, age, length = features[i], last[features[i]], 0
-                        while (
-                            i < count and length < _ROWS and features[i] == start + length and last[features[i]] == age
-                        ):
+                        row, age, length = features[i], last[features[i]], 0
+                        while i < count and length < _ROWS and features[i] == row + length and last[features[i]] == age:
                             g = grad[length * width : (length + 1) * width]
                             _gather(d_out, points[bounds[i] : bounds[i + 1]], values[bounds[i] : bounds[i + 1]], g)
                             last[features[i]] = step
                             length += 1
                             i += 1
-                        a, b = start * width, (start + length) * width
-                        _update(w_first[a:b], m_all[a:b], v_all[a:b], grad[: length * width], age, step, schedule)
+                        a, b = row * width, (row + length) * width
+                        g = grad[: length * width]
+                        if tied:
+                            at = at_theta[0] + a
+                            _tie(g, w_first[a:b], start[at : at + len(g)], constant[at : at + len(g)], prox_mu)
+                        _update(w_first[a:b], m_all[a:b], v_all[a:b], g, age, step, schedule)
                 g = grad[:width]
                 _sum_rows(d_out, g)
                 a, b = at_theta[2 * layer + 1], at_moments[2 * layer + 1]
                 w, m, v = theta[a : a + width], m_all[b : b + width], v_all[b : b + width]
+                if tied:
+                    _tie(g, w, start[a : a + width], constant[a : a + width], prox_mu)
                 _update(w, m, v, g, step - 1, step, schedule)
     for feature in range(inputs):
         a, b = feature * first, (feature + 1) * first
@@ -206,14 +232,15 @@ def _by_feature(
     bounds: np.ndarray,
     points: np.ndarray,
     values: np.ndarray,
+    every: bool,
 ) -> int:
-    """A batch turned over: its features in ascending order, each with its points and values."""
+    """A batch turned over: its features (or every feature) in ascending order, each with its points and values."""
     for row in rows:
         for at in range(indptr[row], indptr[row + 1]):
             counts[indices[at]] += 1
     count, begin = 0, 0
     for feature in range(len(counts)):
-        if counts[feature] > 0:
+        if counts[feature] > 0 or every:
             features[count], bounds[count] = feature, begin
             begin += counts[feature]
             counts[feature] = bounds[count]
@@ -289,6 +316,13 @@ def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient:
         source, value = d_out[points[i]], values[i]
         for j in range(len(gradient)):
             gradient[j] += value * source[j]
+
+
+@njit(fastmath=_FAST, **_JIT)
+def _tie(gradient: np.ndarray, w: np.ndarray, start: np.ndarray, constant: np.ndarray, prox_mu: float) -> None:
+    """FedProx's pull towards where the round began, and a correction that stays the same for the round."""
+    for i in range(len(gradient)):
+        gradient[i] += prox_mu * (w[i] - start[i]) + constant[i]
 
 
 @njit(fastmath=_FAST, **_JIT)
