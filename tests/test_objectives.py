@@ -207,6 +207,7 @@ def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
         {},
         {"algorithm": "fedavg", "optimizer": "adam", "learning_rate": 0.01},
         {"update_codec": "fp16", "broadcast_codec": "fp16"},
+        {"update_codec": "int4+zlib", "broadcast_codec": "int8+zlib"},
         {"server_optimizer": "adam", "server_learning_rate": 0.05, "model_average": 0.5},
     ],
     ids=["sgd", "fedavg-adam", "fp16", "server-adam"],
@@ -412,6 +413,7 @@ SMALL = Config(
     [
         {"correction": "scaffold", "server_optimizer": "momentum"},
         {"correction": "scaffold", "update_codec": "fp16", "loss": "balanced-softmax", "algorithm": "fedavg"},
+        {"correction": "scaffold", "update_codec": "int8", "broadcast_codec": "int4+zlib"},
         {"correction": "vrl-sgd", "clients_per_round": 4, "quorum": 4, "optimizer": "sgd", "prox_mu": 0.1},
         {"shared_fraction": 0.1, "prox_mu": 0.1, "loss": "balanced-softmax"},
     ],
