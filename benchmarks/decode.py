@@ -1,12 +1,12 @@
 """Exact top-5: the decoder against torch (index_select accumulate + topk, all threads), side by side in one run.
 
-    python benchmarks/decode.py [--eurlex DIR]
+    python benchmarks/decode.py [--trained PRESET=DIR …]
 
 Scores are drawn for each shape in two ways. "trained" is like a trained model's log-probabilities: log-sigmoid of
 bucket logits from N(-7, 1.5), where a point has 1 to 5 labels, drawn evenly, whose bucket in each table has a logit
 from N(0, 2) instead. "random" is N(0, 1). "identity" is random with FedAvg's label map; there torch does topk alone.
-With --eurlex (the folder of the EurLex titles, see experiments/README.md) the preset eurlex-4k is trained for 10 rounds
-as well, and the scores are those of its test points.
+With --trained the preset is trained for 10 rounds on the data of that folder as well, and the scores are those of its
+test points: eurlex-4k=(EurLex titles), wiki10-31k=(CiteULike).
 
 Every result is compared with a full sort first. Times are for a batch (torch: 64 points, 8 of the largest shape; the
 decoder: 128 to 1,024), in µs a point; every turn times all ways once, each after a call to warm up, so that what else
@@ -31,8 +31,7 @@ import fedmlh
 from fedmlh.model.decode import label_scores
 from fedmlh.model.decoder import Decoder
 from fedmlh.model.losses import LOSSES
-from fedmlh.model.stack import forward
-from fedmlh.model.training import densify
+from fedmlh.model.stack import forward_sparse
 
 K = 5
 SHAPES = [(4_000, 4, 250, 1024), (131_073, 4, 4_000, 256), (312_330, 8, 5_000, 256), (3_000_000, 8, 20_000, 128)]
@@ -54,16 +53,16 @@ def draw(kind: str, buckets: Tensor, n: int, B: int, rng: np.random.Generator) -
     return torch.nn.functional.logsigmoid(torch.from_numpy(logits))
 
 
-def train_eurlex(folder: Path) -> tuple[Tensor, Tensor, int]:
+def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
     """Label map and test scores of a model trained for a few rounds.  # [R, p], [R, n, B]"""
     data = fedmlh.load(folder)
     with tempfile.TemporaryDirectory() as out:
-        fedmlh.run(fedmlh.Config.load("eurlex-4k").replace(rounds=10), data, f"{out}/run")
+        fedmlh.run(fedmlh.Config.load(preset).replace(rounds=10), data, f"{out}/run")
         bundle = fedmlh.Model.load(f"{out}/run").bundle
     features = bundle.task.feature_map(bundle.seeds).apply(data.test.X)
     buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets)
     with torch.no_grad():
-        logits = forward(bundle.task.stack.views(bundle.weights), densify(features, 0, 1024, torch.device("cpu")))
+        logits = forward_sparse(bundle.task.stack.views(bundle.weights), tuple(x[:1024] for x in features))
         return buckets, LOSSES[bundle.task.config.loss].log_likelihood(logits), bundle.task.stack.num_outputs
 
 
@@ -142,7 +141,7 @@ def processor() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--eurlex", type=Path, help="folder of the EurLex titles")
+    parser.add_argument("--trained", nargs="*", default=[], metavar="PRESET=DIR", help="really trained models")
     parser.add_argument("--turns", type=int, default=9)
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -153,9 +152,9 @@ def main() -> None:
     print(f"   1 core  {cores} cores  single")
     rng = np.random.default_rng(0)
     rows = []
-    if arguments.eurlex:
-        buckets, scores, B = train_eurlex(arguments.eurlex)
-        rows.append(compare("eurlex", buckets, scores, B, cores, arguments.turns))
+    for preset, _, folder in (entry.partition("=") for entry in arguments.trained):
+        buckets, scores, B = train_model(preset, folder)
+        rows.append(compare(f"{preset} on {Path(folder).name}", buckets, scores, B, cores, arguments.turns))
     for p, R, B, n in SHAPES:
         buckets = torch.from_numpy(rng.integers(0, B, (R, p)))
         for kind in ("trained", "random"):

@@ -210,7 +210,7 @@ def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
         {"update_codec": "int4+zlib", "broadcast_codec": "int8+zlib"},
         {"server_optimizer": "adam", "server_learning_rate": 0.05, "model_average": 0.5},
     ],
-    ids=["sgd", "fedavg-adam", "fp16", "server-adam"],
+    ids=["sgd", "fedavg-adam", "fp16", "coarse", "server-adam"],
 )
 def test_the_servers_control_is_the_mean_of_the_clients(points, settings):
     """After every round: where all went well, where an update was refused, where an attempt was given up."""
@@ -417,7 +417,7 @@ SMALL = Config(
         {"correction": "vrl-sgd", "clients_per_round": 4, "quorum": 4, "optimizer": "sgd", "prox_mu": 0.1},
         {"shared_fraction": 0.1, "prox_mu": 0.1, "loss": "balanced-softmax"},
     ],
-    ids=["scaffold", "scaffold-fp16", "vrl-sgd", "shared"],
+    ids=["scaffold", "scaffold-fp16", "scaffold-coarse", "vrl-sgd", "shared"],
 )
 def test_a_resumed_run_has_the_same_bits(tmp_path, settings):
     config = SMALL.replace(**settings)

@@ -10,7 +10,6 @@ neighbours of the best, one choice changed. Only validation figures are read or 
 
 import argparse
 import json
-import math
 import multiprocessing
 import platform
 import tempfile
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 
 import fedmlh
+from fedmlh.sizing import fit_width
 
 #: What both sides choose from.
 COMMON: dict[str, list[Any]] = {
@@ -69,15 +69,6 @@ def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budg
     fixed = CENTRAL if side == "central" else FEDERATED
     algorithm = "fedmlh" if side == "fedmlh" else "fedavg"
     return {"algorithm": algorithm, "hidden_sizes": [width] * choice["depth"], **settings, **fixed}
-
-
-def fit_width(numbers: int, inputs: int, outputs: int, depth: int) -> int:
-    """The widest hidden layers (all equal) of a network of at most so many parameters."""
-    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
-    a, b, c = depth - 1, inputs + depth + outputs, outputs - numbers
-    if c >= 0:
-        return 0
-    return int(-c / b) if a == 0 else int((-b + math.sqrt(b * b - 4 * a * c)) / (2 * a))
 
 
 def draw(rng: np.random.Generator, side: str) -> dict[str, Any]:

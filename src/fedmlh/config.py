@@ -114,6 +114,10 @@ class Config:
         "fp32", "how the global model is encoded: fp32, fp16; int8, int4, topk-N%: as changes; +zlib compresses"
     )
 
+    sizes: Literal["given", "auto"] = option(
+        "given", "auto: num_tables, num_buckets, feature_dim and hidden_sizes follow from the data and budget_mib"
+    )
+    budget_mib: float = option(0.0, "sizes auto: the largest model to send; 0: 400 bytes a label", at_least=0)
     label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
         "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
     )
@@ -177,6 +181,8 @@ class Config:
             raise UserError(
                 "local_baseline needs held-out points, and selection 'paper' holds none out: drop one of them"
             )
+        if self.budget_mib and self.sizes == "given":
+            raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_map == "balanced" and self.label_key == "name":
             raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
         for name in ("update_codec", "broadcast_codec"):

@@ -28,6 +28,7 @@ from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import summarize
 from fedmlh.serving.bundle import save_bundle
+from fedmlh.sizing import choose_sizes
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ def run(
     tell: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
+    for reason in reasons:
+        tell(reason)
     folder = RunFolder(Path(out))
     folder.check(config, resume=resume)
     reset_peak_memory()

@@ -96,8 +96,10 @@ _KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
 def pack(header: BroadcastHeader | UpdateHeader, payload: bytes) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
-    body = b"".join((_PREFIX.pack(MAGIC, VERSION, len(head)), head, payload))
-    return body + hashlib.sha256(body).digest()
+    prefix = _PREFIX.pack(MAGIC, VERSION, len(head))
+    digest = hashlib.sha256(prefix + head)
+    digest.update(payload)
+    return b"".join((prefix, head, payload, digest.digest()))
 
 
 def unpack(kind: type[Header], message: bytes, max_payload: int) -> tuple[Header, memoryview]:

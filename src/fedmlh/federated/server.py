@@ -116,17 +116,18 @@ class Server:
         clients = sorted(self.max_examples)
         return sorted(int(c) for c in rng.choice(clients, self.task.config.clients_per_round, replace=False))
 
-    def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
-        """What one client needs to take part in the next round."""
+    def broadcast(
+        self, state: ServerState, attempt: int, client: int, payloads: dict[int, tuple[str, bytes]] | None = None
+    ) -> bytes:
+        """What one client needs to take part in the next round; `payloads` keeps what others will be sent as well."""
         accepted = state.accepted.get(client, ())
-        codec, payload = write_model(
-            self.task.config.broadcast_codec,
-            self.seeds.run,
-            state.round,
-            state.held,
-            state.changes,
-            round_held(accepted),
-        )
+        payloads = {} if payloads is None else payloads
+        # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
+        held = round_held(accepted) if sends_changes(self.task.config.broadcast_codec) else 0
+        if held not in payloads:
+            config, seed = self.task.config, self.seeds.run
+            payloads[held] = write_model(config.broadcast_codec, seed, state.round, state.held, state.changes, held)
+        codec, payload = payloads[held]
         control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
         header = BroadcastHeader(
             run=self.run,
@@ -168,8 +169,10 @@ class Server:
         forgetful: set[int] = set()
         sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
 
+        payloads: dict[int, tuple[str, bytes]] = {}
+
         def send(client: int) -> bytes:
-            message = self.broadcast(state, attempt, client)
+            message = self.broadcast(state, attempt, client, payloads)
             sent.append((client, len(message)))
             return message
 

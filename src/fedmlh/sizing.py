@@ -1,0 +1,63 @@
+"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide.
+
+The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
+than the paper's, buckets that grow with √p, and a hidden layer that grows slowly with what a table may cost, so that
+most of a larger budget goes into wider inputs.
+"""
+
+import math
+
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+
+#: Without a budget: so many bytes of model a label, within these bounds.
+_BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
+#: From this budget on 16 tables, below 8.
+_LARGE = 8 << 20
+_NARROWEST = 8
+
+
+def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Config, list[str]]:
+    """The config with its sizes filled in where they are to be chosen, and a line a choice that says why."""
+    if config.sizes == "given":
+        return config, []
+    budget = int(config.budget_mib * 2**20) or min(_MOST, max(_LEAST, _BYTES_A_LABEL * num_labels))
+    reasons = [
+        f"model of at most {budget / 2**20:.2f} MiB ("
+        + ("as set)" if config.budget_mib else f"{_BYTES_A_LABEL} bytes for each of {num_labels:,} labels)")
+    ]
+    if config.algorithm == "fedavg":
+        tables, outputs = 1, num_labels
+    else:
+        tables = 16 if budget >= _LARGE else 8
+        outputs = min(num_labels, max(32, round(4 * math.sqrt(num_labels))))
+        reasons.append(f"{tables} tables of {outputs:,} buckets: 4·√p buckets, many small tables rather than few large")
+    numbers = budget // 4 // tables
+    width = round(5 * numbers**0.25)
+    inputs = min(num_features, max(64, numbers // width - outputs, num_labels if config.algorithm == "fedavg" else 0))
+    width = fit_width(numbers, inputs, outputs)
+    if width < _NARROWEST:
+        raise UserError(
+            f"budget_mib leaves a hidden layer of {max(width, 0)} for {num_labels:,} labels: allow at least "
+            f"{4 * tables * _NARROWEST * (inputs + outputs) / 2**20:.2f} MiB"
+        )
+    reasons.append(
+        f"{inputs:,} hashed features of {num_features:,}, one hidden layer of {width}: what the budget leaves"
+    )
+    feature_map = "none" if inputs == num_features else config.feature_map
+    sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
+    chosen = config.replace(
+        sizes="given", budget_mib=0.0, feature_map=feature_map, feature_dim=inputs, hidden_sizes=(width,), **sizes
+    )
+    return chosen, reasons
+
+
+def fit_width(numbers: int, inputs: int, outputs: int, depth: int = 1) -> int:
+    """The width of the widest equal hidden layers in a network of at most so many parameters; 0 or less: none fits."""
+    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
+    square, linear, rest = depth - 1, inputs + depth + outputs, numbers - outputs
+    if rest <= 0:
+        return 0
+    if square == 0:
+        return rest // linear
+    return int((math.sqrt(linear * linear + 4 * square * rest) - linear) / (2 * square))

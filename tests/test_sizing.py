@@ -1,0 +1,75 @@
+"""Chosen sizes keep to the budget, suit any data, and are the same for everyone who sees the same sizes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmlh.config import Config
+from fedmlh.data.source import open_dataset
+from fedmlh.engines.local import run
+from fedmlh.errors import UserError
+from fedmlh.federated.task import Task
+from fedmlh.sizing import choose_sizes, fit_width
+
+RECOMMENDED = Config.load("recommended")
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(1, 10**6),
+    st.integers(2, 10**6),
+    st.sampled_from([0.0, 0.5, 1.6, 50.0]),
+    st.sampled_from(["fedmlh", "fedavg"]),
+)
+def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budget, algorithm):
+    config = RECOMMENDED.replace(budget_mib=budget, algorithm=algorithm)
+    try:
+        chosen, reasons = choose_sizes(config, features, labels)
+    except UserError as error:
+        if "allow at least" in str(error):
+            return
+        raise
+    stack = Task(chosen, features, labels).stack
+    allowed = budget * 2**20 or min(48 << 20, max(1 << 20, 400 * labels))
+    assert 4 * stack.num_parameters <= allowed
+    assert stack.hidden[0] >= 8
+    assert chosen.sizes == "given"
+    assert len(reasons) >= 2
+
+
+def test_the_budget_is_used_up_to_the_width():
+    for features, labels in ((6865, 4072), (20000, 46227), (47995, 21264)):
+        chosen, _ = choose_sizes(RECOMMENDED.replace(budget_mib=10.0), features, labels)
+        stack = Task(chosen, features, labels).stack
+        wider = Task(chosen.replace(hidden_sizes=(stack.hidden[0] + 1,)), features, labels).stack
+        assert 4 * stack.num_parameters <= 10 * 2**20 < 4 * wider.num_parameters
+
+
+@given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 4))
+def test_fit_width_is_the_widest_that_fits(numbers, inputs, outputs, depth):
+    def size(width):
+        return inputs * width + width + (depth - 1) * (width * width + width) + outputs * width + outputs
+
+    width = fit_width(numbers, inputs, outputs, depth)
+    assert width <= 0 or size(width) <= numbers
+    assert size(max(width, 0) + 1) > numbers
+
+
+def test_given_sizes_are_left_alone():
+    config = Config.load("eurlex-4k")
+    assert choose_sizes(config, 5000, 4000) == (config, [])
+    with pytest.raises(UserError, match="set sizes=auto"):
+        config.replace(budget_mib=2.0)
+
+
+def test_a_run_says_what_it_chose_and_resumes_with_it(tmp_path):
+    config = RECOMMENDED.replace(
+        synthetic_points=300, synthetic_features=80, synthetic_labels=60, num_clients=4, clients_per_round=2, rounds=1
+    )
+    told = []
+    run(config, open_dataset(config), tmp_path / "run", tell=told.append)
+    assert any("tables of" in line for line in told)
+    stored = Config.load(tmp_path / "run" / "config.toml")
+    assert stored.sizes == "given"
+    assert stored.num_tables == 8
+    run(config.replace(rounds=2), open_dataset(config), tmp_path / "run", resume=True)
