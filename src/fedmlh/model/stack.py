@@ -48,7 +48,9 @@ class Stack:
 
     def fits(self, flat: Tensor) -> bool:
         """Whether a vector from outside is a model of this shape: float32, of the right length, finite."""
-        return flat.shape == (self.num_parameters,) and flat.dtype == torch.float32 and bool(torch.isfinite(flat).all())
+        if flat.shape != (self.num_parameters,) or flat.dtype != torch.float32:
+            return False
+        return all(math.isfinite(end) for end in torch.aminmax(flat))  # NaN passes through to both ends
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Weight [R, in, out] and bias [R, out] of each layer, as views that share the flat vector's memory."""
