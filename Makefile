@@ -18,6 +18,8 @@ test-all: check  ## the slow checks as well
 bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/products.py
+	$(BIN)/python benchmarks/scaling.py
 
 bench-peers: $(PEERS)/.ready  ## whole rounds against pfl and Flower, in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers.py
