@@ -29,7 +29,7 @@ def make_client(*, easy: bool) -> ClientApp:
         model = Tables(work.stack, work.start)
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         step = torch.optim.Adam(model.parameters(), lr=RATE, fused=easy)
-        points = order(int(message.content["config"]["server-round"]), number)
+        points = order(int(message.content["config"]["server-round"]), number).ravel()
         for begin in range(0, len(points), BATCH):
             rows = points[begin : begin + BATCH]
             if easy:

@@ -71,8 +71,8 @@ class Stopwatch(TrainingProcessCallback):
 
 
 def make_dataset(number: int) -> PyTorchTensorDataset:
-    """A client's points in the order of the first round: pfl cuts batches once and never shuffles."""
-    rows = order(1, number)
+    """A client's points as the first round's epochs take them: pfl cuts batches once and never shuffles."""
+    rows = order(1, number).ravel()
     return PyTorchTensorDataset(tuple(part[rows] for part in load_dense(number)))
 
 

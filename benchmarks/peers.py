@@ -2,16 +2,17 @@
 
     python benchmarks/peers.py [--turns 3] [--rounds 12]
 
-Every contestant trains the same 4 clients for one epoch a round (Adam, BCE summed over the R tables, batch 100), sends
-and averages their models, and goes on from the average, on all cores. The first round's mean loss must be the same for
-all: they start from the same model and take the points in the order that the product draws for that round.
+Every contestant trains the same 4 clients for 5 epochs a round (Adam, BCE summed over the R tables, batch 100), sends
+and averages their models, and goes on from the average, on all cores. The first round's mean loss in its last epoch
+must be the same for all: they start from the same model and take the points in the order that the product draws.
 
 - product: `Server.run_round` over `LocalClients`: wire format, checks and the exact average are part of it;
 - product, in memory: the same training and average of the same models with no messages, which is what pfl does too;
 - pfl: FederatedAveraging over SimulatedBackend, in-memory dense tensors (its way), torchrun with one process a core and
-  one thread each, which was no slower than one process with two threads, and far steadier;
+  one thread each;
+- pfl, one process: the same as its quick start runs it, with a thread a core;
 - flower: FedAvg and a ClientApp on Ray, one CPU and so one thread a client, as many clients at a time as there are
-  cores, `toarray` a batch; one client at a time with two threads was slower where the batches are ready;
+  cores, which was faster than one client at a time with a thread a core; `toarray` a batch;
 - pfl, easy and flower, easy: the same with fused Adam, and in Flower with the points made dense once in each actor.
 
 A simulation is a process of its own. Its first rounds are warm-up and do not count, nor does its start (Ray: seconds).
@@ -34,7 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rounds import BATCH, CLIENTS, RATE, SHAPES, describe_machine, make_module, make_shard, train_clients
+from rounds import BATCH, CLIENTS, EPOCHS, RATE, SHAPES, describe_machine, make_module, make_shard, train_clients
 from torch import nn
 
 from fedmlh.config import Config
@@ -45,14 +46,14 @@ from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.stack import Stack
+from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard
 from fedmlh.randomness import generator
 
 SHAPE, SEED, WARM_UP = "eurlex-4k", 0, 2
 HERE = Path(__file__).parent
-#: One thread a process, since there is a process a core; and nothing may look for the network while it is timed.
+#: Nothing may look for the network while it is timed.
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -85,9 +86,9 @@ def load_dense(client: int) -> tuple[torch.Tensor, ...]:
 
 
 def order(round_number: int, client: int) -> np.ndarray:
-    """A client's points in the order in which the product trains on them in that round."""
+    """A client's points in the order in which the product trains on them in that round.  # [E, n]"""
     rng = generator(SEED, "local training", round_number, 0, client)
-    return rng.permutation(len(load().shards[client]))
+    return np.stack([rng.permutation(len(load().shards[client])) for _ in range(EPOCHS)])
 
 
 class Tables(nn.Module):
@@ -96,21 +97,20 @@ class Tables(nn.Module):
     def __init__(self, stack: Stack, start: torch.Tensor) -> None:
         super().__init__()
         self.tables = nn.ModuleList(make_module(stack, start, table) for table in range(stack.num_tables))
-        self._summed, self._points = 0.0, 0
+        self._losses: list[float] = []
 
     def loss(self, inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
         """The loss of a batch, to be minimized."""
         criterion = nn.functional.binary_cross_entropy_with_logits
         value = sum(criterion(table(inputs), part) for table, part in zip(self.tables, targets, strict=True))
-        self._summed += float(value.detach()) * len(inputs) / len(self.tables)
-        self._points += len(inputs)
+        self._losses.append(float(value.detach()) / len(self.tables))
         return value
 
     def take_loss(self) -> float:
-        """The mean loss of a point and table since this was last asked."""
-        mean = self._summed / self._points
-        self._summed, self._points = 0.0, 0
-        return mean
+        """The mean loss of a table in the last epoch of those since this was last asked; all batches are full."""
+        last = self._losses[-len(self._losses) // EPOCHS :]
+        self._losses = []
+        return float(np.mean(last))
 
 
 class Timed(NamedTuple):
@@ -144,7 +144,7 @@ def run_product(rounds: int) -> Timed:
         seed=SEED,
         num_clients=CLIENTS,
         clients_per_round=CLIENTS,
-        local_epochs=1,
+        local_epochs=EPOCHS,
         batch_size=BATCH,
         learning_rate=RATE,
         num_tables=stack.num_tables,
@@ -170,23 +170,24 @@ def run_in_memory(rounds: int) -> Timed:
     stack, model, shards = load()
     moments, losses = [time.perf_counter()], []
     for number in range(1, rounds + 1):
-        trained = train_clients(stack, model, shards, [order(number, client)[None] for client in range(CLIENTS)])
+        trained = train_clients(stack, model, shards, [order(number, client) for client in range(CLIENTS)])
         average = Average(len(model), CLIENTS, model.device)
-        for values, _ in trained:
-            average.add(values - model, 1)
-        model = model + average.mean()
+        with one_thread():  # as the product's server averages: among the clients' threads
+            for values, _ in trained:
+                average.add(values - model, 1)
+            model = model + average.mean()
         moments.append(time.perf_counter())
         losses.append(float(np.mean([loss for _, loss in trained])))
     return Timed(moments, losses[0])
 
 
-def run_peer(command: list[str], form: str, rounds: int) -> Timed:
+def run_peer(command: list[str], form: str, rounds: int, threads: int | None = 1) -> Timed:
     """A peer's script in a process of its own, which writes down when each round ended and the first round's loss."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "timed.json"
         done = subprocess.run(
             [sys.executable, *command, form, str(rounds), str(target)],
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(threads or os.cpu_count())},
             capture_output=True,
             text=True,
         )
@@ -200,11 +201,13 @@ def make_peers() -> dict[str, Callable[[int], Timed]]:
     # The module, not the `torchrun` on the PATH, which may belong to another environment.
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={min(CLIENTS, os.cpu_count() or 1)}".split()
     commands = {"pfl": [*torchrun, str(HERE / "peer_pfl.py")], "flower": [str(HERE / "peer_flower.py")]}
-    return {
+    peers = {
         name if form == "plain" else f"{name}, {form}": partial(run_peer, command, form)
         for name, command in commands.items()
         for form in ("plain", "easy")
     }
+    alone = "-m torch.distributed.run --standalone --nproc-per-node=1".split()
+    return {**peers, "pfl, one process": partial(run_peer, [*alone, str(HERE / "peer_pfl.py")], "plain", threads=None)}
 
 
 def measure(turns: int, rounds: int) -> dict[str, dict[str, object]]:

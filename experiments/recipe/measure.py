@@ -1,0 +1,140 @@
+"""Methods, codecs and ablations on one data set: every run tested once, at the round that validation selected.
+
+    python experiments/recipe/measure.py DATA_FOLDER OUT.json --preset eurlex-4k
+        --fedavg SEARCH.json --fedmlh SEARCH.json [--what methods|ablation] [--seeds 5] [--jobs 2] [--device cpu]
+
+methods: the paper's FedAvg and FedMLH (the preset's sizes), FedAvg and FedMLH with what the search found for each, and
+the preset `recommended` at the same budget; each as it is and with codecs both ways. ablation: `recommended` with one
+part changed at a time. OUT.json is written after every run, and what it already holds is not run again.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedmlh
+
+FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code", "rounds": 40}
+CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
+METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
+#: One part of `recommended` changed.
+ABLATION: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "binary cross-entropy": {"loss": "bce"},
+    "balanced softmax": {"loss": "balanced-softmax"},
+    "one feature map": {"feature_map": "shared"},
+    "no signs": {"feature_signed": False},
+    "no normalisation": {"normalize": False},
+    "step 1e-3": {"learning_rate": 1e-3},
+    "step 1e-2": {"learning_rate": 1e-2},
+    "balanced label map": {"label_map": "balanced"},
+    "decoding: logits": {"decoding": "logits"},
+    "decoding: probabilities": {"decoding": "probs"},
+    "average of models": {"model_average": 0.8},
+    "FedExP": {"server_optimizer": "fedexp"},
+    "server momentum": {"server_optimizer": "momentum", "server_momentum": 0.5},
+    "server Adam": {"server_optimizer": "adam", "server_learning_rate": 3e-3},
+    "server Yogi": {"server_optimizer": "yogi", "server_learning_rate": 3e-3},
+    "server Adagrad": {"server_optimizer": "adagrad", "server_learning_rate": 1e-2},
+    "FedProx": {"prox_mu": 1e-4},
+    "SCAFFOLD": {"correction": "scaffold"},
+    "shared points": {"shared_fraction": 0.05},
+    "update int8": {"update_codec": "int8+zlib"},
+    "update int2": {"update_codec": "int2+zlib"},
+    "update top 1 %": {"update_codec": "topk-1%"},
+    "update sketch 10 %": {"update_codec": "sketch-10%"},
+}
+
+
+def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, Any]]) -> dict[str, fedmlh.Config]:
+    """The methods by name, each with and without codecs."""
+    paper = fedmlh.Config.load(preset).replace(**FEDERATED, label_seeds="drawn", feature_seeds="drawn")
+    found = {
+        "FedAvg, paper": paper.replace(algorithm="fedavg"),
+        "FedMLH, paper": paper,
+        "FedAvg, searched": fedmlh.Config(**{**searched["fedavg"], **FEDERATED}),
+        "FedMLH, searched": fedmlh.Config(**{**searched["fedmlh"], **FEDERATED}),
+        "recommended": recommend(budget_mib),
+    }
+    return {**found, **{f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}}
+
+
+def recommend(budget_mib: float) -> fedmlh.Config:
+    """The preset under the budget of the paper's model."""
+    return fedmlh.Config.load("recommended").replace(**FEDERATED, budget_mib=budget_mib, patience=0)
+
+
+_dataset: fedmlh.Dataset
+
+
+def _open(folder: str) -> None:
+    global _dataset
+    torch.set_num_threads(1)
+    _dataset = fedmlh.load(folder)
+
+
+def _measure(config: fedmlh.Config) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = fedmlh.run(config, _dataset, Path(folder) / "run", workers=1)
+        lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    curve, total = [], 0
+    for record in map(json.loads, lines):
+        total += record["bytes_up"] + record["bytes_down"]
+        curve.append({"bytes": total, "validation": record["validation"]["precision"]})
+    summary = run.summary
+    kept = {key: summary[key] for key in ("best_round", "model_bytes", "num_parameters", *METRICS) if key in summary}
+    return {**kept, "curve": curve}
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--fedavg", type=Path, required=True)
+    parser.add_argument("--fedmlh", type=Path, required=True)
+    parser.add_argument("--what", choices=["methods", "ablation"], default="methods")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    searches = {side: json.loads(getattr(arguments, side).read_text()) for side in ("fedavg", "fedmlh")}
+    budget_mib = searches["fedmlh"]["budget_bytes"] / 2**20
+    if arguments.what == "methods":
+        settings = {side: search["winner"]["settings"] for side, search in searches.items()}
+        methods = find_methods(arguments.preset, budget_mib, settings)
+    else:
+        methods = {name: recommend(budget_mib).replace(**change) for name, change in ABLATION.items()}
+    methods = {name: config for name, config in methods.items() if not arguments.only or name in arguments.only}
+    result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
+    if arguments.out.is_file():
+        result = json.loads(arguments.out.read_text())
+    result["machine"] = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
+    done = {(entry["method"], entry["seed"]) for entry in result["runs"]}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
+        jobs = {
+            pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, seed)
+            for seed in range(arguments.seeds)
+            for name, config in methods.items()
+            if (name, seed) not in done
+        }
+        for job in as_completed(jobs):
+            name, seed = jobs[job]
+            result["runs"].append({"method": name, "seed": seed, **job.result()})
+            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+            shown = "/".join(f"{100 * value:.1f}" for value in result["runs"][-1]["precision"].values())
+            print(f"{name}, seed {seed}: {shown}, best round {result['runs'][-1]['best_round']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
