@@ -67,6 +67,10 @@ def run(
         X, Y = add_points(shard.X, shard.Y, shared)
         clients[number] = Client(task, number, X, Y, dataset.labels, device)
     server = Server(task, {number: len(client) for number, client in clients.items()}, device, shared)
+    # All now, not each when it is first sampled: what stays would lie between what a round needs, and memory would grow
+    # with every new client.
+    for client in clients.values():
+        client.prepare(server.seeds)
     evaluator = Evaluator(task, server.seeds, dataset, device)
     test = evaluator.prepare(dataset.test)
     if config.selection == "paper":

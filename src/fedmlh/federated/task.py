@@ -101,7 +101,7 @@ class Task:
         """The tables that the seeds name, over the catalogue's keys or numbers."""
         return make_label_map(
             "identity" if self.identity else self.config.label_map,
-            list(keys) if self.config.label_key == "name" else len(keys),
+            tuple(keys) if self.config.label_key == "name" else len(keys),
             seeds.labels,
             self.config.num_buckets,
         )

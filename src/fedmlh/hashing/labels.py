@@ -1,7 +1,7 @@
 """Label maps: which bucket of which table each label falls into (Alg. 2, lines 2-7)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -36,13 +36,17 @@ class LabelMap:
         return merged
 
 
+@lru_cache(maxsize=2)
 def make_label_map(
     family: Literal["murmur3", "universal", "balanced", "identity"],
-    labels: Sequence[str] | int,
-    seeds: Sequence[int],
+    labels: tuple[str, ...] | int,
+    seeds: tuple[int, ...],
     num_buckets: int,
 ) -> LabelMap:
-    """One table a seed over `labels`: their keys where sites join by name, or just how many there are."""
+    """One table a seed over `labels`: their keys where sites join by name, or just how many there are.
+
+    Kept for the next who asks: thousands of simulated clients share one map. Nobody may write to it.
+    """
     count = labels if isinstance(labels, int) else len(labels)
     if family == "identity":
         return LabelMap(np.tile(np.arange(count, dtype=np.int64), (len(seeds), 1)), count)
