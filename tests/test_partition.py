@@ -264,6 +264,15 @@ class TestDivision:
         assert not np.array_equal(other, parts[0])
 
     @pytest.mark.parametrize("partition", PARTITIONS)
+    def test_a_pooled_run_trains_on_just_what_the_clients_have(self, partition):
+        dealt = divide(make_split(), self.config(partition=partition))
+        pooled = divide(make_split(), self.config(partition=partition, pooled=True, clients_per_round=1))
+        assert list(pooled.shards) == [0]
+        theirs = {int(i) for shard in dealt.shards.values() for i in who(shard)}
+        assert sorted(who(pooled.shards[0])) == sorted(theirs)
+        assert np.array_equal(who(pooled.validation), who(dealt.validation))
+
+    @pytest.mark.parametrize("partition", PARTITIONS)
     def test_both_algorithms_get_the_same_division(self, partition):
         """… whatever else of the config differs that has nothing to do with dividing."""
         one = divide(make_split(), self.config(partition=partition, algorithm="fedmlh"))
