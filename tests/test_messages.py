@@ -17,7 +17,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.engines.local import LocalClients
 from fedmlh.errors import UserError
-from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import (
     FRAME,
@@ -554,3 +554,32 @@ class TestRounds:
         assert (np.abs(counts - 360) < 4 * sigma).all()
         assert any(server.sample(t, 0) != server.sample(t, 1) for t in range(1, 10))
         assert Federation().server.sample(7, 1) == server.sample(7, 1)
+
+
+def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for_nothing():
+    """The way of a GPU: each accepts or refuses for itself, then all who accepted are trained in one call."""
+    calls = []
+
+    class Trainer:
+        def train(self, models, clients, orders, corrections):
+            calls.append(list(clients))
+            return [(model + 1, 0.5) for model in models]
+
+    class Stub:
+        def __init__(self, good):
+            self.good = good
+
+        def accept(self, broadcast, memory):
+            if not self.good:
+                raise Rejected(Reason.CONFIG, "another one")
+            return Assignment(None, torch.zeros(2), None, None, None, {}, {})
+
+        def reply(self, work, trained, loss):
+            return repr(trained.tolist()).encode(), Memory()
+
+    local = LocalClients({0: Stub(True), 1: Stub(False), 2: Stub(True)}, 1, Trainer())
+    replies = dict(local.exchange([0, 1, 2], lambda client: b""))
+    assert replies[0] == replies[2] == b"[1.0, 1.0]"
+    assert isinstance(replies[1], Rejected)
+    assert isinstance(dict(local.exchange([1], lambda client: b""))[1], Rejected)
+    assert calls == [[0, 2]]

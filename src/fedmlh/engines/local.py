@@ -169,6 +169,8 @@ class LocalClients:
                 accepted[number] = self.clients[number].accept(broadcast(number), memory)
             except Rejected as refusal:
                 yield number, refusal
+        if not accepted:
+            return
         works = list(accepted.values())
         corrections = [work.correction for work in works if work.correction is not None]
         trained = trainer.train(
