@@ -1,14 +1,14 @@
 """One search for both sides: FedMLH, FedAvg or a central model, under a byte budget, judged on validation alone.
 
-    python experiments/recipe/search.py DATA_FOLDER SIDE OUT.json --budget-mib 1.61 [--start OTHER.json] [--more]
+    python experiments/recipe/search.py DATA_FOLDER SIDE OUT.json --budget-mib 1.61 [--start OTHER.json …] [--more]
         [--candidates 48] [--jobs 2] [--device cpu]
 
 SIDE is fedmlh, fedavg or central. Every side gets the same number of candidates, rounds and neighbours, drawn by the
 same generator from the same choices where a choice exists on that side; the width of the hidden layers is what the
 byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then,
-twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set among the
-first candidates; --more goes on from what OUT.json holds with two more stages of neighbours. Only validation figures
-are read or written.
+twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set, or its lead
+in leads.json, among the first candidates; --more goes on from what OUT.json holds: the starts, then two more stages of
+neighbours. Only validation figures are read or written.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("side", choices=["fedmlh", "fedavg", "central"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget-mib", type=float, required=True)
-    parser.add_argument("--start", type=Path)
+    parser.add_argument("--start", type=Path, nargs="*", default=[])
     parser.add_argument("--more", action="store_true")
     parser.add_argument("--candidates", type=int, default=48)
     parser.add_argument("--jobs", type=int, default=2)
@@ -173,10 +173,10 @@ def main() -> None:
                 write(arguments, budget, tried)
             return sorted(done, key=score, reverse=True)
 
-        if not arguments.more:
-            start = []
-            if arguments.start:
-                start = [{"learning_rate_decay": 1.0, **json.loads(arguments.start.read_text())["winner"]["choice"]}]
+        start = [find_start(path, arguments.side) for path in arguments.start]
+        if arguments.more:
+            run_all(fresh(start, len(start)), ALL, "start")
+        else:
             endless = itertools.chain(start, iter(lambda: draw(rng, arguments.side), None))
             first = run_all(fresh(endless, arguments.candidates), FEW, "random")
             run_all(first[: arguments.candidates // 4], ALL, "best quarter")
@@ -184,6 +184,13 @@ def main() -> None:
             best = find_winner(tried)
             near = fresh(neighbours(best["choice"], rng, arguments.side), arguments.candidates // 4)
             run_all(near, ALL, "neighbours")
+
+
+def find_start(path: Path, side: str) -> dict[str, Any]:
+    """The winner of a search on another set, or a side's lead."""
+    found = json.loads(path.read_text())
+    choice = found["winner"]["choice"] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
+    return {"learning_rate_decay": 1.0, **choice}
 
 
 def find_winner(tried: list[dict[str, Any]]) -> dict[str, Any]:
