@@ -21,6 +21,8 @@ from fedmlh.data.layout import recognise_single
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 
+#: The folder, in a draft, of what came out of an archive.
+UNPACKED = "unpacked"
 #: The file that says where a fetched folder came from.
 RECORD = "source.json"
 #: What an archive of the repository may hold that a reader understands.
@@ -32,6 +34,10 @@ WANTED = (
 
 #: Told what is being done, the bytes of it that are done, and how many there are (None: not known).
 Watch = Callable[[str, int, int | None], None]
+
+
+class WrongSource(UserError):
+    """An archive or folder that is not the data set."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +58,28 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
     target = to or Path("data") / entry.name
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         return recall(entry, target)
-    if source is None:
-        source = target.with_name(f"{target.name}.zip")
-        if not source.exists():
-            get_archive(entry, source, watch)
-    elif not source.exists():
+    own = target.with_name(f"{target.name}.zip")
+    if source is None and not own.exists():
+        get_archive(entry, own, watch)
+    elif source is not None and not source.exists():
         raise UserError(f"{source}: there is no such file or folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
         try:
-            return build(entry, source, target, draft, watch)
+            return build(entry, source or own, target, draft, watch)
+        except WrongSource as problem:
+            again = "" if source else f"; without {own} the same command downloads it anew"
+            # Where it was unpacked is gone by the time a user reads this.
+            raise UserError(str(problem).replace(str(draft / UNPACKED), str(source or own)) + again) from problem
+        except UserError as problem:
+            raise UserError(str(problem).replace(str(draft / "data"), str(target))) from problem
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as problem:
         raise UserError(
             f"{target}: cannot be written ({problem.strerror or problem}); nothing was left there, "
-            f"and the same command tries again with {source}"
+            f"and the same command tries again with {source or own}"
         ) from problem
 
 
@@ -98,33 +109,33 @@ def get_archive(entry: Entry, archive: Path, watch: Watch) -> None:
 
 def build(entry: Entry, source: Path, target: Path, draft: Path, watch: Watch) -> Fetched:
     """Unpack, read, count and convert within `draft`; the last step puts the folder in its place."""
-    digest = None
-    folder = source
-    if not source.is_dir():
-        watch("checking", 0, None)
-        digest = compute_digest(source)
-        if entry.sha256 not in (None, digest):
-            raise UserError(
-                f"{source}: its SHA-256 is {digest}, and {entry.title} has {entry.sha256}: it is damaged or another "
-                "file; remove it, and the same command gets it anew"
-            )
-        folder = draft / "unpacked"
-        folder.mkdir()
-        watch("unpacking", 0, None)
-        unpack(source, folder, lambda name: any(fnmatchcase(name, pattern) for pattern in WANTED))
-    watch("converting", 0, None)
     try:
-        dataset = read_features(folder)
+        digest = None if source.is_dir() else open_archive(entry, source, draft / UNPACKED, watch)
+        watch("converting", 0, None)
+        dataset = read_features(source if source.is_dir() else draft / UNPACKED)
+        counts = Counts.of(dataset)
+        check_counts(entry, counts, source)
     except UserError as problem:
-        # Where it was unpacked is gone by the time a user reads this.
-        raise UserError(str(problem).replace(str(folder), str(source))) from None
-    counts = Counts.of(dataset)
-    check_counts(entry, counts, source)
+        raise WrongSource(str(problem)) from problem
     write(dataset, draft / "data", "npz")
     record = {"name": entry.name, "title": entry.title, "url": entry.url, "sha256": digest, "counts": asdict(counts)}
     (draft / "data" / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     os.replace(draft / "data", target)
     return Fetched(target, counts, None if source.is_dir() else source, digest)
+
+
+def open_archive(entry: Entry, archive: Path, folder: Path, watch: Watch) -> str:
+    """Unpack what a reader understands, and tell the archive's SHA-256."""
+    watch("checking", 0, None)
+    digest = compute_digest(archive)
+    if entry.sha256 not in (None, digest):
+        raise UserError(
+            f"{archive}: its SHA-256 is {digest}, and {entry.title} has {entry.sha256}: it is damaged or another file"
+        )
+    watch("unpacking", 0, None)
+    folder.mkdir()
+    unpack(archive, folder, lambda name: any(fnmatchcase(name, pattern) for pattern in WANTED))
+    return digest
 
 
 def compute_digest(path: Path) -> str:
@@ -150,6 +161,6 @@ def check_counts(entry: Entry, found: Counts, source: Path) -> None:
     ]
     if wrong:
         raise UserError(
-            f"{source}: has {', '.join(wrong)}, so it is not {entry.title} as published; remove it to get it anew, "
-            "or unpack it and use it as it is with `fedmlh data convert`"
+            f"{source}: has {', '.join(wrong)}, so it is not {entry.title} as published; "
+            "unpacked, `fedmlh data convert` takes it as it is"
         )
