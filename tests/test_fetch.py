@@ -35,7 +35,6 @@ FILES = {
     "Set/test.txt": TEST,
     "Set/filter_labels_test.txt": "0 0\n",
     "Set/README": "not for us",
-    "__MACOSX/Set/._train.txt": "a twin",
 }
 COUNTS = Counts(train=3, test=1, features=4, labels=2)
 PADDING = random.Random(0).randbytes(3 * download.BLOCK_BYTES)
@@ -393,6 +392,12 @@ def test_other_archives_and_folders(server: Server, tmp_path: Path) -> None:
     assert server.asked == []
 
 
+def test_hidden_twins_are_passed_over(server: Server, tmp_path: Path) -> None:
+    server.content = pack({"a_train.txt": TRAIN, "a_test.txt": TEST, "__MACOSX/._a_train.txt": "a twin"})
+    get(server, tmp_path / "s")
+    assert_whole(tmp_path / "s")
+
+
 def test_features_and_labels_apart(server: Server, tmp_path: Path) -> None:
     apart = {
         "S/trn_X_Xf.txt": "3 4\n3:1.5 0:2\n\n1:4\n",
@@ -477,7 +482,10 @@ def test_a_known_digest_is_checked(server: Server, tmp_path: Path) -> None:
     assert_whole(tmp_path / "s")
 
 
-@pytest.mark.parametrize("record", [None, '{"name": "other"}', "[]", '{"name": "set-2"}'])
+OTHER = json.dumps({"name": "other", "counts": dataclasses.asdict(COUNTS), "sha256": None})
+
+
+@pytest.mark.parametrize("record", [None, OTHER, "[]", '{"name": "set-2"}'])
 def test_what_is_there_is_left_alone(server: Server, tmp_path: Path, record: str | None) -> None:
     target = tmp_path / "s"
     target.mkdir()

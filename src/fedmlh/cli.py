@@ -375,10 +375,15 @@ def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        job = bar.add_task(title, total=None)
 
         def watch(stage: str, done: int, total: int | None) -> None:
-            bar.update(job, description=f"{title}  {stage}", completed=done, total=total)
+            name = f"{title}  {stage}"
+            # A bar cannot forget a total, so that each stage has its own.
+            if [task.description for task in bar.tasks] != [name]:
+                for old in bar.task_ids:
+                    bar.remove_task(old)
+                bar.add_task(name, total=None)
+            bar.update(bar.task_ids[0], completed=done, total=total)
 
         yield watch
 
