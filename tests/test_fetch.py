@@ -167,6 +167,14 @@ def test_from_a_name_to_a_folder(server: Server, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_the_folder_one_stands_in(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert get(server, Path(".")).folder == tmp_path / "here"
+    assert_whole(tmp_path / "here")
+    assert (tmp_path / "here.zip").exists()
+
+
 def test_a_download_that_broke_off_goes_on(server: Server, tmp_path: Path) -> None:
     server.cut_after = 300_000
     with pytest.raises(UserError, match=r"stopped after 300,000 of [\d,]+ bytes .*same command goes on.*http://page"):

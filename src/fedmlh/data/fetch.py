@@ -56,6 +56,8 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
     `source` may also be a folder into which the archive was unpacked.
     """
     target = to or Path("data") / entry.name
+    if target.name in ("", ".."):
+        target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         return recall(entry, target)
     own = target.with_name(f"{target.name}.zip")
