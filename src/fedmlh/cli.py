@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from fedmlh.config import Config, parse_setting, presets
@@ -23,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 
 console = Console()
@@ -295,6 +303,40 @@ def data_convert(
     console.print(f"wrote {target}", markup=False, highlight=False)
 
 
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str | None, typer.Argument(help="a listed data set; without it they are listed")] = None,
+    to: Annotated[Path | None, typer.Option(help="folder to write; without it data/NAME")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="the archive, or the folder it was unpacked to, if it is here already")
+    ] = None,
+) -> None:
+    """Get a public data set: download or take the archive, convert it and check its counts."""
+    from fedmlh.data.catalog import CATALOG, find
+    from fedmlh.data.fetch import fetch
+
+    if name is None:
+        table = Table("data set")
+        for head in ("training", "test", "features", "labels"):
+            table.add_column(head, justify="right")
+        for listed in CATALOG.values():
+            counts = (f"{size:,}" for size in vars(listed.counts).values())
+            table.add_row(f"{listed.name}{' *' if listed.in_paper else ''}", *counts)
+        console.print(table)
+        console.print("* in the paper, and the name of a preset")
+        return
+    entry = find(name)
+    with _transfer(entry.name) as watch:
+        fetched = fetch(entry, to, source, watch)
+    sizes = ", ".join(f"{size:,} {what}" for what, size in vars(fetched.counts).items())
+    lines = [f"{entry.title} is in {fetched.folder} ({sizes})"]
+    if fetched.archive is not None:
+        lines.append(f"{fetched.archive} is no longer needed (SHA-256 {fetched.sha256})")
+    lines.append(f"next: fedmlh run {entry.name if entry.in_paper else 'recommended'} --data {fetched.folder}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @data_app.command("synth")
 def data_synth(
     target: Annotated[Path, typer.Argument(help="folder to write")],
@@ -385,6 +427,27 @@ def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], No
             values = record.get("validation") or record["test"]
             shown = "/".join(f"{100 * value:.1f}" for value in values["precision"].values())
             bar.update(job, completed=record["round"], description=f"{title}  P@k {shown} %")
+
+        yield watch
+
+
+@contextmanager
+def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar that counts bytes on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            name = f"{title}  {stage}"
+            # A bar cannot forget a total, so that each stage has its own.
+            if [task.description for task in bar.tasks] != [name]:
+                for old in bar.task_ids:
+                    bar.remove_task(old)
+                bar.add_task(name, total=None)
+            bar.update(bar.task_ids[0], completed=done, total=total)
 
         yield watch
 
