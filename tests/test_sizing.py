@@ -36,6 +36,9 @@ def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budge
     assert stack.hidden[0] >= 8
     assert chosen.sizes == "given"
     assert len(reasons) >= 2
+    assert chosen.learning_rate == pytest.approx(0.45 / stack.hidden[0], abs=1e-5)
+    kept, _ = choose_sizes(config.replace(budget_mib=budget, learning_rate=0.007), features, labels)
+    assert kept == chosen.replace(learning_rate=0.007)
 
 
 def test_the_budget_is_used_up_to_the_width():

@@ -209,7 +209,9 @@ def write(arguments: argparse.Namespace, budget: int, tried: list[dict[str, Any]
         "winner": find_winner(tried),
         "tried": tried,
     }
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in result.pop("tried"))
+    head = json.dumps(result, indent=1).removesuffix("\n}")
+    arguments.out.write_text(f'{head},\n "tried": [\n{lines}\n ]\n}}\n')
 
 
 if __name__ == "__main__":

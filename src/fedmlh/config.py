@@ -139,7 +139,7 @@ class Config:
     )
     loss_tau: float = option(1.0, "balanced-softmax: τ; 0 is softmax", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
-    learning_rate: float = option(1e-3, "of the local optimizer", at_least=0)
+    learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)
     learning_rate_decay: float = option(
         1.0, "what the learning rate is multiplied by after each round", at_least=1e-3, at_most=1
     )

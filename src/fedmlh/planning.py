@@ -20,6 +20,7 @@ from fedmlh.sizing import (
     least_numbers,
     show_mib,
     suggest_buckets,
+    suggest_rate,
     suggest_tables,
 )
 
@@ -124,6 +125,7 @@ def make_plan(
                 num_buckets=buckets,
                 feature_dim=inputs,
                 hidden_sizes=(width,),
+                learning_rate=suggest_rate(width),
                 feature_map="none" if inputs == num_features else base.feature_map,
             )
             candidates.append(_weigh(config, num_labels, num_features or inputs, num_points, num_positives))

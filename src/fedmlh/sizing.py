@@ -1,8 +1,8 @@
-"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide.
+"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide, and how large a step suits that.
 
 The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
-than the paper's, buckets that grow with √p, and a hidden layer that grows slowly with what a table may cost, so that
-most of a larger budget goes into wider inputs.
+than the paper's, buckets that grow with √p, a hidden layer that grows slower than what a table may cost, so that most
+of a larger budget goes into wider inputs, and a step that is the smaller the wider that layer is.
 """
 
 import math
@@ -45,10 +45,20 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     reasons.append(
         f"{inputs:,} hashed features of {num_features:,}, one hidden layer of {width}: what the budget leaves"
     )
+    rate = config.learning_rate
+    if rate == 0:
+        rate = suggest_rate(width)
+        reasons.append(f"learning rate {rate:g}: 0.45 / {width}, since wider layers want smaller steps")
     feature_map = "none" if inputs == num_features else config.feature_map
     sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
     chosen = config.replace(
-        sizes="given", budget_mib=0.0, feature_map=feature_map, feature_dim=inputs, hidden_sizes=(width,), **sizes
+        **sizes,
+        sizes="given",
+        budget_mib=0.0,
+        feature_map=feature_map,
+        feature_dim=inputs,
+        hidden_sizes=(width,),
+        learning_rate=rate,
     )
     return chosen, reasons
 
@@ -70,9 +80,14 @@ def suggest_buckets(num_labels: int) -> int:
 
 def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
     """Inputs and hidden width of a table's network of at most so many parameters; a width of 0 or less: none fits."""
-    width = max(1, round(5 * numbers**0.25))
-    inputs = min(num_features, max(fewest_inputs, numbers // width - outputs))
+    width = max(NARROWEST, round(0.6 * numbers**0.4))
+    inputs = min(num_features, max(fewest_inputs, (numbers - outputs) // width - outputs - 1))
     return inputs, fit_width(numbers, inputs, outputs)
+
+
+def suggest_rate(width: int) -> float:
+    """Adam's learning rate for a hidden layer of that width."""
+    return round(0.45 / width, 5)
 
 
 def least_numbers(inputs: int, outputs: int) -> int:
