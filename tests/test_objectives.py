@@ -12,7 +12,8 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.local import LocalClients, run
+from fedmlh.engines.local import LocalClients
+from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec

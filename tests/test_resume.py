@@ -25,8 +25,8 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines import local
-from fedmlh.engines.local import run
+from fedmlh.engines import local, loop
+from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
@@ -68,7 +68,7 @@ PHASES = {
     "evaluate": (Evaluator, "evaluate"),
     "checkpoint": (Checkpoints, "save"),
     "metrics": (RunFolder, "write_metrics"),
-    "model": (local, "save_bundle"),
+    "model": (loop, "save_bundle"),
     "summary": (RunFolder, "write_summary"),
 }
 #: Every call that changes the disk, but for the writes themselves, which all end in an fsync.

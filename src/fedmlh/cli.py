@@ -104,6 +104,35 @@ def compare(
         _print_report(folders, out / "report.html")
 
 
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run folder with its participation.jsonl")],
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to write; without it RUN-replay")] = None,
+) -> None:
+    """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
+    from fedmlh.engines.replay import read_log
+    from fedmlh.engines.replay import replay as repeat
+    from fedmlh.runs.folder import RunFolder
+
+    original, copy = RunFolder(folder), RunFolder(out or folder.with_name(f"{folder.name}-replay"))
+    config, log = read_log(original)
+    if data is not None:
+        config = config.replace(data=str(data.resolve()))
+    copy.check(config, resume=False)
+    dataset = _open(config)
+    with _progress(f"replay of {folder.name}", config.rounds) as watch:
+        repeat(config, log, dataset, copy.path, watch=watch, tell=_tell)
+    models = [place.model / "weights.safetensors" for place in (original, copy)]
+    if not models[0].is_file():
+        console.print(f"{folder} has not finished: there is no model to compare with", markup=False, highlight=False)
+    elif models[0].read_bytes() == models[1].read_bytes():
+        console.print(f"{len(log)} attempts, and the same model to the bit", markup=False, highlight=False)
+    else:
+        console.print("the replay ends with another model than the run", markup=False, highlight=False)
+        raise typer.Exit(1)
+
+
 @app.command("eval")
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
@@ -288,7 +317,7 @@ def _open(config: Config) -> Any:
 
 
 def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
-    from fedmlh.engines.local import run as run_locally
+    from fedmlh.engines.simulation import run as run_locally
 
     with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
         run_locally(config, dataset, out, resume=resume, watch=watch, tell=_tell)

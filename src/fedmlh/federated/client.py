@@ -57,10 +57,6 @@ class Client:
         self._raw = (X, Y, labels)
         self._prepared: tuple[Seeds, Shard] | None = None
 
-    def under(self, task: Task) -> "Client":
-        """The same site with the same points in another task."""
-        return Client(task, self.number, *self._raw, self.device)
-
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
         work = self.accept(broadcast, memory)
