@@ -48,7 +48,7 @@ DATA = open_dataset(BASE)
 
 
 class Faulty:
-    """Clients that fail, are silent, are cut off or lose all that they kept, in a pattern that no seed of a run knows."""
+    """Clients that fail, say nothing, are cut off or lose all that they kept, in a pattern that no run's seed knows."""
 
     def __init__(self, local, seed):
         self.local = local
@@ -203,9 +203,10 @@ def test_attempts_below_quorum_change_nothing_and_end_with_a_clear_message(tmp_p
 
 
 def call(*arguments):
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["fedmlh", *map(str, arguments)])
-        cli.main()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
     return stop.value.code or 0
 
 

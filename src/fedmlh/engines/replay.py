@@ -12,7 +12,7 @@ from fedmlh.engines.population import Population
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
-from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.messages import Rejected
 from fedmlh.federated.participation import Attempt
 from fedmlh.federated.tally import Outbox
 from fedmlh.runs.folder import RunFolder
@@ -41,9 +41,6 @@ class ReplayedClients:
             )
         yield from self.local.exchange(line.accepted, outbox)
         for entry in line.refused:
-            if entry.reason == Reason.STATE:
-                # It had nothing left to build on, and was served as a new client from then on.
-                self.memories.pop(entry.client, None)
             if entry.client not in line.accepted:
                 outbox(entry.client)  # it was sent the round like everyone else
             yield entry.client, Rejected(entry.reason, entry.detail)

@@ -7,11 +7,12 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.corrections import correct
-from fedmlh.federated.delivery import keep_model, read_model
-from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
+from fedmlh.federated.delivery import keep_model, read_model, sends_changes
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
 from fedmlh.model.training import Shard, draw_orders, full_gradient, train
@@ -26,10 +27,25 @@ class Memory:
     staged: dict[str, Tensor] = field(default_factory=dict)
     #: Round and attempt in which `staged` was made; empty: nothing is staged.
     staged_in: tuple[int, ...] = ()
+    #: The same of `kept`; empty: nothing of this client had been accepted before.
+    kept_in: tuple[int, ...] = ()
 
-    def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor]:
-        """What holds now: the staged state if just that update was accepted, else what was kept before."""
-        return self.staged if self.staged_in and self.staged_in == accepted else self.kept
+    def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor] | None:
+        """What holds after the update that was accepted last; None where this memory knows nothing of that one.
+
+        A client of which nothing was accepted, or whose past the server has forgotten, begins with nothing.
+        """
+        if not accepted:
+            return {}
+        if self.staged_in == accepted:
+            return self.staged
+        return self.kept if self.kept_in == accepted else None
+
+
+def keeps_state(config: Config) -> bool:
+    """Whether clients carry anything from round to round."""
+    feedback = make_codec(config.update_codec).feedback
+    return feedback or sends_changes(config.broadcast_codec) or config.correction != "none"
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,7 @@ class Client:
     def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
         """What a broadcast asks for, if it is one that this client should follow."""
         header, seeds, payload, control = check_broadcast(broadcast, self.number, self.task)
-        kept = memory.settle(tuple(header.accepted))
+        kept = self._recall(memory, tuple(header.accepted))
         model = read_model(header, payload, self.task, kept)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
         orders = draw_orders(len(self), self.task.recipe, rng)
@@ -98,7 +114,18 @@ class Client:
             loss,
             len(control),
         )
-        return pack(update, payload + control), Memory(work.kept, work.held | staged, (header.round, header.attempt))
+        memory = Memory(work.kept, work.held | staged, (header.round, header.attempt), tuple(header.accepted))
+        return pack(update, payload + control), memory
+
+    def _recall(self, memory: Memory, accepted: tuple[int, ...]) -> dict[str, Tensor]:
+        """What this client keeps, or Rejected where it should keep something and has lost it, or has an old copy."""
+        kept = memory.settle(accepted)
+        if kept is None and keeps_state(self.task.config):
+            number, attempt = accepted
+            raise Rejected(
+                Reason.STATE, f"this client no longer has what it kept after round {number}, attempt {attempt}"
+            )
+        return kept or {}
 
     def _encode(self, change: Tensor, work: Assignment) -> tuple[bytes, dict[str, Tensor]]:
         """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""

@@ -101,13 +101,13 @@ class Checkpoints:
                 raise UserError(f"{folder} belongs to another run, with other settings or other data")
             tensors = {name: load_tensors(content) for name, content in files.items() if name.endswith(".safetensors")}
             memories = {}
-            for number, staged_in in state["memories"].items():
+            for number, (kept_in, staged_in) in state["memories"].items():
                 stored = tensors.get(f"client-{int(number):06d}.safetensors", {})
                 kept, staged = (
                     {key.partition(".")[2]: value for key, value in stored.items() if key.startswith(part)}
                     for part in ("kept.", "staged.")
                 )
-                memories[int(number)] = Memory(kept, staged, tuple(staged_in))
+                memories[int(number)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
             names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
             models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
             self._check_state(state, models, folder)
@@ -143,7 +143,7 @@ class Checkpoints:
             "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
             "best_score": progress.best_score,
-            "memories": {client: memory.staged_in for client, memory in progress.memories.items()},
+            "memories": {client: [memory.kept_in, memory.staged_in] for client, memory in progress.memories.items()},
             "history": progress.history,
             "log": [line.to_json() for line in progress.log],
         }
