@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,16 +63,22 @@ def run(
     out: OutOption = None,
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
+    engine: Annotated[str, typer.Option(help="where clients train: local (this process) or ray (a cluster)")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="address of the Ray cluster; without it one is started on this machine")
+    ] = None,
 ) -> None:
     """Train one model federatedly and measure it."""
     from fedmlh.runs.folder import RunFolder
+
+    options = _find_engine(engine, ray_address)
 
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = _configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
     RunFolder(out).check(chosen, resume=resume)
     with _resumable():
-        _run(chosen, _open(chosen), out, resume)
+        _run(chosen, _open(chosen), out, resume, **options)
         _print_report([out], out / "report.html")
 
 
@@ -316,11 +323,26 @@ def _open(config: Config) -> Any:
         return open_dataset(config)
 
 
-def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
-    from fedmlh.engines.simulation import run as run_locally
+def _find_engine(name: str, address: str | None) -> dict[str, Any]:
+    """The engine of that name, as `run` takes it."""
+    if name not in ("local", "ray"):
+        raise UserError(f"there is no engine '{name}': choose local or ray")
+    if name == "local":
+        if address is not None:
+            raise UserError("--ray-address has no effect on the local engine: pass --engine ray as well")
+        return {}
+    try:
+        from fedmlh.engines.ray import live_on_ray
+    except ImportError:
+        raise UserError("the Ray engine needs Ray, which is not installed: pip install 'fedmlh[ray]'") from None
+    return {"engine": partial(live_on_ray, address=address)}
+
+
+def _run(config: Config, dataset: Any, out: Path, resume: bool, **options: Any) -> None:
+    from fedmlh.engines.simulation import run as simulate
 
     with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
-        run_locally(config, dataset, out, resume=resume, watch=watch, tell=_tell)
+        simulate(config, dataset, out, resume=resume, watch=watch, tell=_tell, **options)
 
 
 @contextmanager

@@ -70,8 +70,17 @@ class Client:
         self.task = task
         self.number = number
         self.device = device
-        self._raw = (X, Y, labels)
+        self._raw: tuple[csr_matrix, csr_matrix, Labels] | None = (X, Y, labels)
         self._prepared: tuple[Seeds, Shard] | None = None
+        self._length = int(Y.shape[0])
+
+    @classmethod
+    def from_shard(cls, task: Task, number: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
+        """A client that has its points only as they were hashed with these seeds."""
+        client = cls.__new__(cls)
+        client.task, client.number, client.device = task, number, device
+        client._raw, client._prepared, client._length = None, (seeds, shard), len(shard)
+        return client
 
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
@@ -151,10 +160,12 @@ class Client:
     def prepare(self, seeds: Seeds) -> Shard:
         """The points as the model sees them; made once, since the seeds stay the same for a run."""
         if self._prepared is None or self._prepared[0] != seeds:
+            if self._raw is None:
+                raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")
             X, Y, labels = self._raw
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
             self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
         return self._prepared[1]
 
     def __len__(self) -> int:
-        return int(self._raw[1].shape[0])
+        return self._length

@@ -99,7 +99,7 @@ Header = TypeVar("Header", BroadcastHeader, UpdateHeader)
 _KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
 
 
-def pack(header: BroadcastHeader | UpdateHeader, payload: bytes) -> bytes:
+def pack(header: BroadcastHeader | UpdateHeader, payload: bytes | memoryview) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))

@@ -30,7 +30,7 @@ class Tally:
         self._average = Average(size, len(sampled) if uniform else sum(sampled.values()), device)
         self._controls = Average(size, len(sampled), device) if expected.control else None
 
-    def send(self, header: BroadcastHeader, payload: bytes) -> bytes:
+    def send(self, header: BroadcastHeader, payload: bytes | memoryview) -> bytes:
         """The message for a client, counted."""
         message = pack(header, payload)
         self.sent.append((header.client, len(message)))
