@@ -5,7 +5,7 @@ Each figure is the most that a process held at any of the moments it was looked 
 memory (Pss: a page that n processes use counts 1/n in each). Two populations of the same data, one of few and one of
 many clients, show what a client costs.
 
-    python benchmarks/ray_memory.py [--clients 2000] [--rounds 4] [--workers 2]
+    python benchmarks/ray_memory.py [--clients 2000] [--rounds 3] [--workers 2]
 """
 
 import argparse
@@ -31,14 +31,14 @@ def train(engine: str, clients: int, rounds: int, workers: int, out: str) -> Non
     config = Config(
         name="many",
         device="cpu",
-        synthetic_points=40_000,
+        synthetic_points=200_000,
         synthetic_features=5_000,
         synthetic_labels=2_000,
         partition="iid",
         num_clients=clients,
         clients_per_round=50,
         rounds=rounds,
-        local_epochs=2,
+        local_epochs=1,
         batch_size=20,
         update_codec="int8",
     )
@@ -104,7 +104,7 @@ def main() -> None:
     """Both engines, few clients and many."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--child", choices=("local", "ray"), help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
@@ -113,7 +113,7 @@ def main() -> None:
         train(args.child, args.clients, args.rounds, args.workers, args.out)
         return
     with tempfile.TemporaryDirectory() as place:
-        for clients in (max(50, args.clients // 10), args.clients):
+        for clients in (max(50, args.clients // 4), args.clients):
             models = {}
             for engine in ("local", "ray"):
                 found = measure(engine, clients, args.rounds, args.workers, Path(place) / f"{engine}-{clients}")

@@ -261,7 +261,7 @@ def _join(address: str | None, workers: int | None) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
+        ray.init(address="local", num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
         return
     try:
         _knock(address)
