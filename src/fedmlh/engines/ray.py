@@ -119,7 +119,12 @@ class Work:
         if len(self.headers) == 1:
             return [replace(self, losses=self.losses + 1)] if self.losses + 1 < MAX_LOSSES else []
         return [
-            replace(self, headers=(header,), places=(place,))
+            replace(
+                self,
+                headers=(header,),
+                places=(place,),
+                memories={client: memory for client, memory in self.memories.items() if client == header.client},
+            )
             for header, place in zip(self.headers, self.places, strict=True)
         ]
 
