@@ -2,8 +2,8 @@
 
 Each figure is the most that a process held at any of the moments it was looked at, from /proc/PID/smaps_rollup:
 `anon` is memory of its own, `file` its share of libraries and programs, `store` its share of what Ray keeps in shared
-memory (Pss: a page that n processes use counts 1/n in each). Two populations of the same data, one of few and one of
-many clients, show what a client costs.
+memory (Pss: a page that n processes use counts 1/n in each). The driver's most is that of making the data. Two
+populations of the same data, one of fewer and one of more clients, show what a client costs.
 
     python benchmarks/ray_memory.py [--clients 2000] [--rounds 3] [--workers 2]
 """
@@ -67,7 +67,7 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def look(process: int) -> tuple[str, dict[str, int]] | None:
+def look(process: int | str) -> tuple[str, dict[str, int]] | None:
     """What kind of process it is and what it holds, in bytes."""
     folder = Path("/proc") / str(process)
     try:
@@ -112,6 +112,10 @@ def main() -> None:
     if args.child:
         train(args.child, args.clients, args.rounds, args.workers, args.out)
         return
+    command = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import fedmlh.engines.ray"
+    command += "; from ray_memory import look; print(sum(look('self')[1].values()))"
+    bare = int(subprocess.run([sys.executable, "-c", command], stdout=subprocess.PIPE, check=True).stdout)
+    print(f"a process that has imported the engine and done nothing: {bare / MIB:.0f} MiB")
     with tempfile.TemporaryDirectory() as place:
         for clients in (max(50, args.clients // 4), args.clients):
             models = {}
