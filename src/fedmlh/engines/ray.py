@@ -254,7 +254,12 @@ def live_on_ray(
     try:
         free = int(ray.cluster_resources().get("CPU", 1))
         most = min(population.task.config.clients_per_round, len(population.shards))
-        yield RayClients(population, max(1, min(workers or free, most)))
+        clients = RayClients(population, max(1, min(workers or free, most)))
+        try:
+            yield clients
+        finally:
+            for worker in clients.workers:
+                ray.kill(worker)
     finally:
         if not joined:
             ray.shutdown()
