@@ -41,6 +41,7 @@ class Reason(StrEnum):
     RANGE = "out of range"
     STATE = "state lost"
     FAILED = "client failed"
+    LATE = "late"
 
 
 class Rejected(Exception):
@@ -50,6 +51,11 @@ class Rejected(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+def name_failure(error: Exception) -> Rejected:
+    """What an engine yields for a client that refused or failed."""
+    return error if isinstance(error, Rejected) else Rejected(Reason.FAILED, f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ Header = TypeVar("Header", BroadcastHeader, UpdateHeader)
 _KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
 
 
-def pack(header: BroadcastHeader | UpdateHeader, payload: bytes) -> bytes:
+def pack(header: BroadcastHeader | UpdateHeader, payload: bytes | memoryview) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))
