@@ -132,7 +132,6 @@ def main() -> None:
         methods = find_methods(arguments.preset, budget_mib, settings)
     else:
         methods = {name: recommend(budget_mib).replace(**change) for name, change in ABLATION.items()}
-    methods = {name: config for name, config in methods.items() if not arguments.only or name in arguments.only}
     result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
     if arguments.out.is_file():
         result = json.loads(arguments.out.read_text())
@@ -142,7 +141,7 @@ def main() -> None:
         name: choose_sizes(config, dataset.num_features, dataset.num_labels)[0] for name, config in methods.items()
     }
     # A method whose settings have changed since is measured anew.
-    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods.get(run["method"]))]
+    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods[run["method"]])]
     done = {(run["method"], run["seed"]) for run in result["runs"]}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
@@ -150,7 +149,7 @@ def main() -> None:
             pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, seed)
             for seed in range(arguments.seeds)
             for name, config in methods.items()
-            if (name, seed) not in done
+            if (name, seed) not in done and (not arguments.only or name in arguments.only)
         }
         for job in as_completed(jobs):
             name, seed = jobs[job]
