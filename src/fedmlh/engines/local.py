@@ -95,7 +95,7 @@ def run(
         checkpoints.save(progress)
         folder.write_metrics(progress.history)
 
-    local = LocalClients(clients, workers or os.cpu_count() or 1, _make_trainer(task, clients, server.seeds, device))
+    local = LocalClients(clients, workers or os.cpu_count() or 1, make_trainer(task, clients, server.seeds, device))
     progress = run_rounds(server, local.exchange, local.memories, judge, watch, save, progress)
     summary = summarize(task, progress, evaluator.evaluate(progress.best_model, test))
     if config.selection == "validation":
@@ -181,7 +181,8 @@ class LocalClients:
             yield number, reply
 
 
-def _make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device: torch.device) -> Trainer | None:
+def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device: torch.device) -> Trainer | None:
+    """What trains clients together on a GPU; None on a CPU, where each trains by itself."""
     if device.type != "cuda":
         return None
     try:
@@ -231,7 +232,7 @@ def _compare_clients(
             own = Judge(
                 evaluator, "validation", evaluator.prepare(division.validation.take(parts[number])), "precision"
             )
-            trainer = _make_trainer(single, {number: client}, server.seeds, server.device)
+            trainer = make_trainer(single, {number: client}, server.seeds, server.device)
             alone = LocalClients({number: client}, 1, trainer)
             lonely = Server(single, {number: server.max_examples[number]}, server.device)
             ended = run_rounds(lonely, alone.exchange, alone.memories, own)

@@ -71,20 +71,19 @@ class Job:
     @property
     def key(self) -> str:
         """Name of the result file."""
-        parts = [self.kind if self.kind != "sweep" else "train", self.source.name, self.method]
+        parts = [self.kind, self.source.name, self.method]
         if self.kind in ("train", "sweep"):
             parts += [self.config.selection, f"seed{self.config.seed}"]
-        return re.sub(r"[^A-Za-z0-9.=-]+", "-", "_".join(part for part in parts if part).replace("_", "\0")).replace(
-            "\0", "_"
-        )
+        return "_".join(re.sub(r"[^A-Za-z0-9.=-]+", "-", part) for part in parts if part)
 
     @property
     def spec(self) -> dict[str, Any]:
         """What the result depends on, as JSON would give it back."""
+        # Only what was changed: a setting that a later version adds leaves what is finished as it is.
         settings = {
-            entry.name: list(value) if isinstance(value := getattr(self.config, entry.name), tuple) else value
+            entry.name: list(value) if isinstance(value, tuple) else value
             for entry in dataclasses.fields(Config)
-            if entry.name not in _FREE
+            if entry.name not in _FREE and (value := getattr(self.config, entry.name)) != entry.default
         }
         return {
             "set": self.source.name,
