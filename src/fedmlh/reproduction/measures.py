@@ -127,9 +127,8 @@ def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
         state, report = server.run_round(state, local.exchange)
         seconds.append(time.perf_counter() - began)
         reports.append(report)
-    alone = []
+    alone, message = [], server.broadcast(state, 0, 0)
     for _ in range(_REPEATS):
-        message = server.broadcast(state, 0, 0)
         began = time.perf_counter()
         replies = [reply for _, reply in local.exchange([0], lambda client: message)]
         alone.append(time.perf_counter() - began)

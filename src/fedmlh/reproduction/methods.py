@@ -21,7 +21,12 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
         return base.replace(algorithm=method)
     budget = model_bytes(base, dataset.num_features, dataset.num_labels)
     # What belongs to the data and to the federation is the same for everyone.
-    common = {"data": base.data, "patience": 0, "propensity_a": base.propensity_a, "propensity_b": base.propensity_b}
+    common: dict[str, Any] = {
+        "data": base.data,
+        "patience": 0,
+        "propensity_a": base.propensity_a,
+        "propensity_b": base.propensity_b,
+    }
     common |= {name: value for name, value in source.settings.items() if name.startswith(("synthetic_", "local_"))}
     if method == "recommended":
         recommended = Config.load("recommended").replace(**common, budget_mib=budget / 2**20)

@@ -88,16 +88,16 @@ SLIPS = (
     "The volume formula (rounds × 4 clients × model size) gives 134.9 GiB for FedAvg on amazontitles, where 135.0 is "
     "printed; the other seven cells follow exactly.",
     "In “Hyper-parameter tuning” the references to the panels for B and for R are swapped.",
-    "Lemma 1's bound can exceed the truth: a point that carries several labels of a bucket counts once in it, and points "
-    "that already carry label j bring their other labels along.",
+    "Lemma 1's bound can exceed the truth: a point that carries several labels of a bucket counts once in it, and "
+    "points that already carry label j bring their other labels along.",
     "Theorem 2 assumes one label a point and no empty class. On real clients the divergence is infinite; it is checked "
     "on counts of positives, smoothed before hashing. “Strictly” fails where merged labels do not differ in ratio.",
     "The seconds of a local round cannot all be 5 epochs at batch 100: FedAvg on wikiseealsotitles would have to move "
     "more bytes a second than a P100 can.",
-    "The text calls the hash functions 2-universal and averages log-likelihoods; the research code uses MurmurHash3 with "
-    "seeds 0 … R − 1 and sums logits.",
-    "The text sends every point of a frequent class to one random client. The code gives each client one of the ten most "
-    "frequent labels and fills it up, or cuts it, to N/10 points, so that many points reach no client.",
+    "The text calls the hash functions 2-universal and averages log-likelihoods; the research code uses MurmurHash3 "
+    "with seeds 0 … R − 1 and sums logits.",
+    "The text sends every point of a frequent class to one random client. The code gives each client one of the ten "
+    "most frequent labels and fills it up, or cuts it, to N/10 points, so that many points reach no client.",
 )
 
 
@@ -119,6 +119,4 @@ def shape_bytes(shape: Shape, algorithm: str) -> int:
 def shape_volume(shape: Shape, algorithm: str) -> int:
     """The paper's volume (Table 4) from its own rounds (Table 6)."""
     config = preset_config(shape.preset, algorithm)
-    return paper_volume_bytes(
-        shape.printed[algorithm].rounds, config.clients_per_round, shape_bytes(shape, algorithm)
-    )
+    return paper_volume_bytes(shape.printed[algorithm].rounds, config.clients_per_round, shape_bytes(shape, algorithm))

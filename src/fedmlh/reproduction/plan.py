@@ -129,7 +129,7 @@ def make_plan(
                 jobs.append(Job("time", source, config, method))
     for number, (source, dataset) in enumerate(zip(sources, datasets, strict=True)):
         trained = scale.max_sets is None or number < scale.max_sets
-        common = {"fingerprint": dataset.fingerprint}
+        common: dict[str, Any] = {"fingerprint": dataset.fingerprint}
         base = source.config.replace(device=device, rounds=scale.rounds)
         if "describe" in kinds:
             jobs.append(Job("describe", source, base.replace(selection="paper"), **common))

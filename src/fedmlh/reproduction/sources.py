@@ -1,4 +1,4 @@
-"""The data sets of a reproduction: the paper's own and their stand-ins where a folder has them, else the built-in one."""
+"""The data sets: the paper's own and their stand-ins where a folder has them, else the built-in one."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
