@@ -1,5 +1,6 @@
 """Runs jobs side by side, keeps each result as it comes, and skips what an earlier call has finished."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -46,9 +47,13 @@ def run_jobs(
     *,
     device: str = "auto",
     processes: int | None = None,
+    begin: Callable[[float], None] = lambda total: None,
     watch: Watch = lambda job, done, total: None,
 ) -> Results:
-    """Results of all jobs; each is written to results/ as soon as it is there, and read from there the next time."""
+    """Results of all jobs; each is written to results/ as soon as it is there, and read from there the next time.
+
+    `begin` is told how much work there is before it starts.
+    """
     folder = out / "results"
     folder.mkdir(parents=True, exist_ok=True)
     results = Results()
@@ -63,6 +68,7 @@ def run_jobs(
         else:
             open_jobs.append(job)
     done, total = 0.0, sum(job.work for job in open_jobs)
+    begin(total)
     # Timings first, and alone: beside others they would measure the others as well.
     alone = [job for job in open_jobs if job.kind == "time"]
     others = sorted((job for job in open_jobs if job.kind != "time"), key=lambda job: -job.work)
@@ -74,17 +80,17 @@ def run_jobs(
             else:
                 results.missing[job.key] = f"failed: {outcome}"
             watch(job, done, total)
+    with contextlib.suppress(OSError):
+        (out / "unfinished").rmdir()
     return results
 
 
 def read_result(path: Path, job: Job) -> dict[str, Any] | None:
     """A finished result of exactly this job, or None: what is damaged or was made with other settings is made again."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         content = json.loads(path.read_text("utf-8"))
         if content["format_version"] == FORMAT_VERSION and content["job"] == job.spec:
             return dict(content)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
     return None
 
 

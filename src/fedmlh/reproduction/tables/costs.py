@@ -35,6 +35,7 @@ def make_seconds(evidence: Evidence) -> Table:
             "thread. The paper's are of a P100, on other hardware than ours: compare the ratios.",
             *_left_out(evidence),
         ),
+        groups=0,
     )
 
 

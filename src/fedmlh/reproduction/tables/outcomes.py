@@ -64,6 +64,7 @@ def make_accuracy(evidence: Evidence) -> Table:
             "± is the standard deviation over seeds; “ahead by” is paired by seed.",
             _STAND_IN,
         ),
+        groups=2,
     )
 
 
@@ -116,6 +117,7 @@ def make_volume(evidence: Evidence) -> Table:
             "exactly, FedAvg on amazontitles gives 134.9 GiB where 135.0 is printed.",
             "Both ways: messages as encoded, headers included; the initial model follows from a seed and is not sent.",
         ),
+        groups=2,
     )
 
 

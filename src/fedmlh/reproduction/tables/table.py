@@ -16,13 +16,14 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; rows start with the name of their group, columns of one group share what stands before ' · '."""
+    """A titled table; columns that belong together share what stands before ' · ' in their heads."""
 
     id: str
     title: str
     head: Row
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    groups: int = 1  # leading columns that name a group of rows
 
     def to_csv(self) -> str:
         """For spreadsheets and scripts."""
