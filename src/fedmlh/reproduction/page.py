@@ -16,19 +16,16 @@ from fedmlh.reproduction.tables.table import Row, Table
 _TITLE = "FedMLH, measured again"
 
 
-def render_page(
-    evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table], Sequence[Figure]]], command: str
-) -> str:
+def render_page(evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table | Figure]]], command: str) -> str:
     """The page; a part is a heading with its tables and figures."""
     template = Template((resources.files("fedmlh") / "reproduction" / "page.html").read_text("utf-8"))
-    things: list[Table | Figure] = [thing for _, tables, figures in parts for thing in (*tables, *figures)]
-    anchors = [(thing.id, thing.title.partition(".")[0]) for thing in things]
-    links = [("findings", "Findings"), *anchors, ("slips", "Slips"), ("made", "How it was made")]
+    # A lemma's figure follows its table: one link is enough for both.
+    anchors = {thing.title.partition(".")[0]: thing.id for _, things in reversed(parts) for thing in reversed(things)}
+    links = {"Findings": "findings", **dict(reversed(anchors.items())), "Slips": "slips", "How it was made": "made"}
     body = []
-    for title, tables, figures in parts:
+    for title, things in parts:
         body.append(f"<h2>{html.escape(title)}</h2>")
-        body += [_table(table) for table in tables]
-        body += [_figure(figure) for figure in figures]
+        body += [_table(thing) if isinstance(thing, Table) else _figure(thing) for thing in things]
     return template.substitute(
         title=_TITLE,
         lead=html.escape(
@@ -37,7 +34,7 @@ def render_page(
             "paper printed."
         ),
         scale=_scale(evidence),
-        contents="".join(f'<a href="#{name}">{html.escape(text)}</a>' for name, text in links),
+        contents="".join(f'<a href="#{name}">{html.escape(text)}</a>' for text, name in links.items()),
         findings=_items(tell_findings(evidence)),
         body="\n".join(body),
         slips=_items(SLIPS),
@@ -95,18 +92,17 @@ def _figure(figure: Figure) -> str:
 
 def _table(table: Table) -> str:
     notes = "".join(f'<p class="note">{html.escape(note)}</p>' for note in table.notes)
-    if not table.rows:
-        notes = '<p class="note">Nothing was measured for this table.</p>' + notes
     head, rows = table.head[table.groups :], []
     for group, members in groupby(table.rows, lambda row: row[: table.groups]):
         if table.groups:
             name = html.escape(", ".join(part for part in group if part))
-            rows.append(f'<tr class="group"><th class="group">{name}</th><td colspan="{len(head) - 1}"></td></tr>')
+            rows.append(f'<tr class="group"><th colspan="{len(head)}"><span>{name}</span></th></tr>')
         rows += [_row(head, row[table.groups :]) for row in members]
-    return (
-        f'<section id="{table.id}"><h3>{html.escape(table.title)}</h3><div class="scroll" tabindex="0"><table>'
-        f"<thead>{_head(head)}</thead><tbody>{''.join(rows)}</tbody></table></div>{notes}</section>"
-    )
+    shown = '<p class="note">Nothing was measured for this table.</p>'
+    if rows:
+        body = f"<table><thead>{_head(head)}</thead><tbody>{''.join(rows)}</tbody></table>"
+        shown = f'<div class="scroll" tabindex="0">{body}</div>'
+    return f'<section id="{table.id}"><h3>{html.escape(table.title)}</h3>{shown}{notes}</section>'
 
 
 def _row(head: Row, row: Row) -> str:

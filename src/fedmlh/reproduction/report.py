@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from fedmlh.reproduction.evidence import Evidence
@@ -51,27 +52,32 @@ def reproduce(
     jobs = make_plan(items, sources, datasets, scale, device)
     results = run_jobs(jobs, out, device=device, processes=processes, begin=begin, watch=watch)
     evidence = Evidence(sources, datasets, jobs, results, scale)
-    tables = {item: [make(evidence) for make in TABLES.get(item, ())] for item in items}
-    figures = {item: [draw(evidence) for draw in FIGURES.get(item, ())] for item in items}
-    _write_parts(out, [t for made in tables.values() for t in made], [f for made in figures.values() for f in made])
+    things = {item: _make_things(item, evidence) for item in items}
     parts = []
     for start, heading in _HEADINGS.items():
-        own = [item for item in items if item.startswith(start)]
+        own = [thing for item in items if item.startswith(start) for thing in things[item]]
         if own:
-            parts.append(
-                (heading, [t for item in own for t in tables[item]], [f for item in own for f in figures[item]])
-            )
+            parts.append((heading, own))
+            _write_files(out, own)
     page = out / "report.html"
     write_atomically(page, render_page(evidence, parts, command).encode())
     return Report(page, results.missing)
 
 
-def _write_parts(out: Path, tables: Sequence[Table], figures: Sequence[Figure]) -> None:
+def _make_things(item: str, evidence: Evidence) -> list[Table | Figure]:
+    """Tables and figures of an item; where it has several, each table is followed by its figure."""
+    tables = [make(evidence) for make in TABLES.get(item, ())]
+    figures = [draw(evidence) for draw in FIGURES.get(item, ())]
+    return [thing for pair in zip_longest(tables, figures) for thing in pair if thing is not None]
+
+
+def _write_files(out: Path, things: Sequence[Table | Figure]) -> None:
     for folder in ("tables", "figures"):
         (out / folder).mkdir(exist_ok=True)
-    for table in tables:
-        write_atomically(out / "tables" / f"{table.id}.csv", table.to_csv().encode())
-        write_atomically(out / "tables" / f"{table.id}.md", table.to_markdown().encode())
-    for figure in figures:
-        write_atomically(out / "figures" / f"{figure.id}.svg", figure.svg)
-        write_atomically(out / "figures" / f"{figure.id}.png", figure.png)
+    for thing in things:
+        if isinstance(thing, Table):
+            write_atomically(out / "tables" / f"{thing.id}.csv", thing.to_csv().encode())
+            write_atomically(out / "tables" / f"{thing.id}.md", thing.to_markdown().encode())
+        else:
+            write_atomically(out / "figures" / f"{thing.id}.svg", thing.svg)
+            write_atomically(out / "figures" / f"{thing.id}.png", thing.png)

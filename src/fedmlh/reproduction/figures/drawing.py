@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedmlh.errors import UserError
 
 #: Colour-blind safe (Okabe and Ito), the same contestant in the same colour everywhere.
 COLOURS = {"fedmlh": "#0072b2", "fedavg": "#d55e00", "recommended": "#009e73", "tuned": "#cc79a7"}
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f3c8d", "#80ba5a")
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#8c6d31", "#7f3c8d", "#80ba5a")
 #: @1, @3 and @5 wherever they share a panel.
 DASHES = {"1": "-", "3": "--", "5": ":"}
 _STYLE: Any = {
@@ -22,8 +23,6 @@ _STYLE: Any = {
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
 }
 
 
@@ -48,6 +47,11 @@ class Drawing:
         with rc_context(_STYLE):
             self.sheet = Sheet(figsize=(max(1, columns) * width, max(1, rows) * height), layout="constrained")
             self.panels: Any = self.sheet.subplots(max(1, rows), max(1, columns), squeeze=False)
+
+    def legend(self, panel: Any, columns: int) -> None:
+        """One legend for all panels, below them, where it hides nothing."""
+        handles, names = panel.get_legend_handles_labels()
+        self.sheet.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
     def finish(self, name: str, title: str, caption: str) -> Figure:
         """The figure in both formats."""
@@ -75,6 +79,12 @@ def band(panel: Any, x: Any, series: list[list[float]], **style: Any) -> None:
     panel.plot(x[:shortest], values.mean(axis=0), **style)
     if len(series) > 1:
         panel.fill_between(x[:shortest], values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, lw=0)
+
+
+def label_sizes(axis: Any, sizes: Sequence[int]) -> None:
+    """Name just these sizes on a logarithmic axis."""
+    axis.set_ticks(sizes, [f"{size:,}" for size in sizes], rotation=30 if len(sizes) > 3 else 0)
+    axis.set_ticks([], minor=True)
 
 
 def say_empty(panel: Any, why: str) -> None:

@@ -1,7 +1,7 @@
 """Figures of theory: what was observed as dots, what was predicted as lines."""
 
 from fedmlh.reproduction.evidence import Evidence
-from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure
+from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure, label_sizes
 
 
 def draw_lemma1(evidence: Evidence) -> Figure:
@@ -18,10 +18,9 @@ def draw_lemma1(evidence: Evidence) -> Figure:
             label="observed",
         )  # fmt: skip
         panel.set(xscale="log", yscale="log", title=source.name, xlabel="B")
-        panel.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
-        panel.set_xticks([], minor=True)
+        label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("positives, mean over labels")
-    drawing.panels[0][0].legend()
+    drawing.legend(drawing.panels[0][0], 4)
     return drawing.finish(
         "figure-lemma1",
         "Lemma 1. A bucket has many more positives than a label",
@@ -44,10 +43,9 @@ def draw_lemma2(evidence: Evidence) -> Figure:
         panel.axhline(1, color="#888888", ls="--", lw=0.8)
         panel.set(xscale="log", yscale="log", title=source.name, xlabel="B")
         sizes = sorted({row["B"] for row in rows})
-        panel.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
-        panel.set_xticks([], minor=True)
+        label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("pairs of labels that collide in all tables")
-    drawing.panels[0][-1].legend(ncols=2)
+    drawing.legend(drawing.panels[0][-1], 6)
     return drawing.finish(
         "figure-lemma2",
         "Lemma 2. With enough tables every pair of labels is told apart",
@@ -67,7 +65,7 @@ def draw_theorem1(evidence: Evidence) -> Figure:
             title += f": fitted n₁^{found[name]['rate']:.2f}"
         panel.set(xscale="log", yscale="log", title=title, xlabel="n₁, positives of the class")
     drawing.panels[0][0].set_ylabel("mean square error")
-    drawing.panels[0][0].legend()
+    drawing.legend(drawing.panels[0][0], 4)
     return drawing.finish(
         "figure-theorem1",
         "Theorem 1. What is learned of a class is as uncertain as 1/n₁",
@@ -87,10 +85,9 @@ def draw_theorem2(evidence: Evidence) -> Figure:
             values, spread = [row[name] for row in rows], [row[f"{name}_spread"] for row in rows]
             panel.errorbar(sizes, values, spread, fmt="o-", ms=4, color=colour, label=title)
         panel.set(xscale="log", title=source.name, xlabel="B", ylim=(0, None))
-        panel.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
-        panel.set_xticks([], minor=True)
+        label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("KL divergence between clients, nats")
-    drawing.panels[0][0].legend()
+    drawing.legend(drawing.panels[0][0], 4)
     return drawing.finish(
         "figure-theorem2",
         "Theorem 2. Hashing brings clients' label distributions closer",

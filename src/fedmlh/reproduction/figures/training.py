@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from fedmlh.reproduction.evidence import Evidence
-from fedmlh.reproduction.figures.drawing import COLOURS, DASHES, Drawing, Figure, band, say_empty
+from fedmlh.reproduction.figures.drawing import COLOURS, DASHES, Drawing, Figure, band, label_sizes, say_empty
 from fedmlh.reproduction.methods import METHODS
 from fedmlh.reproduction.paper import UNITS
 from fedmlh.reproduction.sources import Source
@@ -34,8 +34,9 @@ def draw_rounds(evidence: Evidence) -> Figure:
                     band(panel, rounds, series, color=COLOURS[method], ls=dashes, lw=1.6, label=label)
             panel.set(title=group, xlabel="round", ylim=(0, None))
         panels[0].set_ylabel(f"{source.name}\nP@k on test, %")
-        panels[0].legend(ncols=2, loc="lower right")
-    if not evidence.trained:
+    if evidence.trained:
+        drawing.legend(drawing.panels[0][0], 6)
+    else:
         say_empty(drawing.panels[0][0], _NOTHING)
     return drawing.finish(
         "figure3",
@@ -47,6 +48,8 @@ def draw_rounds(evidence: Evidence) -> Figure:
 
 def draw_bytes(evidence: Evidence) -> Figure:
     """The paper's Figure 4, and all contestants by what they send both ways."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     drawing = Drawing(len(evidence.trained), 2, 4.4, 3.0)
     for panels, source in zip(drawing.panels, evidence.trained, strict=False):
         unit = UNITS[source.shape.unit]
@@ -83,8 +86,11 @@ def draw_bytes(evidence: Evidence) -> Figure:
         panels[1].set(title="all contestants, @1", xlabel=f"{source.shape.unit} sent, both ways", xscale="log")
         for panel in panels:
             panel.set_ylim(0, None)
-        panels[0].legend(ncols=2, loc="lower right")
-        panels[1].legend(loc="lower right")
+        panels[0].legend(ncols=2, loc="lower right", frameon=False, fontsize=7)
+        panels[1].legend(loc="lower right", frameon=False, fontsize=7)
+        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panels[1].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panels[1].xaxis.set_minor_formatter(NullFormatter())
     if not evidence.trained:
         say_empty(drawing.panels[0][0], _NOTHING)
     return drawing.finish(
@@ -113,11 +119,11 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
                 panel.axhline(level, color=COLOURS["fedavg"], ls=dashes, lw=1, label=f"FedAvg @{k}")
             panel.axvline(own, color="#888888", lw=0.8)
             panel.set(xscale="log", xlabel=f"{name} (the paper's: {own:,})", ylim=(0, None), title=source.name)
-            panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
-            panel.set_xticks([], minor=True)
+            label_sizes(panel.xaxis, sizes)
         panels[0].set_ylabel("P@k on test, %")
-        panels[1].legend(ncols=2, loc="lower right")
-    if not swept:
+    if swept:
+        drawing.legend(drawing.panels[0][0], 6)
+    else:
         say_empty(drawing.panels[0][0], "no sweep was run")
     return drawing.finish(
         "figure5",

@@ -135,7 +135,7 @@ def make_memory(evidence: Evidence) -> Table:
 
 def _memory_cells(ours: Mapping[str, Sequence[float]], shape: Shape, comparable: bool) -> Row:
     printed = {method: shape.printed[method].memory for method in PAPER}
-    paper_ratio = ratio([printed["fedavg"]], [printed["fedmlh"]]) if comparable else NONE
+    paper_ratio = f"{shape.ratios['memory']:.2f}×" if comparable else NONE
     return (
         *side_by_side(ours, printed if comparable else {}, 2),
         *(ratio(ours["fedavg"], ours["fedmlh"]), paper_ratio),
