@@ -82,10 +82,11 @@ def _made(evidence: Evidence, command: str) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    image = base64.b64encode(figure.svg).decode()
+    image = f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}"
+    width = f'width="{figure.width}" style="min-width: min(36rem, {figure.width}px)"'
     return (
         f'<section id="{figure.id}"><h3>{html.escape(figure.title)}</h3><figure><div class="scroll" tabindex="0">'
-        f'<img alt="{html.escape(figure.title)}" src="data:image/svg+xml;base64,{image}"></div>'
+        f'<img alt="{html.escape(figure.title)}" {width} src="{image}"></div>'
         f"<figcaption>{html.escape(figure.caption)}</figcaption></figure></section>"
     )
 

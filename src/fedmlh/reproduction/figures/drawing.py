@@ -33,6 +33,7 @@ class Figure:
     id: str
     title: str
     caption: str
+    width: int  # in CSS pixels
     svg: bytes
     png: bytes
 
@@ -48,10 +49,14 @@ class Drawing:
             self.sheet = Sheet(figsize=(max(1, columns) * width, max(1, rows) * height), layout="constrained")
             self.panels: Any = self.sheet.subplots(max(1, rows), max(1, columns), squeeze=False)
 
-    def legend(self, panel: Any, columns: int) -> None:
+    def legend(self, *panels: Any, columns: int) -> None:
         """One legend for all panels, below them, where it hides nothing."""
-        handles, names = panel.get_legend_handles_labels()
-        self.sheet.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        named = {
+            name: handle for panel in panels for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        self.sheet.legend(
+            list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+        )
 
     def finish(self, name: str, title: str, caption: str) -> Figure:
         """The figure in both formats."""
@@ -61,7 +66,7 @@ class Drawing:
             vector, raster = io.BytesIO(), io.BytesIO()
             self.sheet.savefig(vector, format="svg", metadata={"Date": None})
             self.sheet.savefig(raster, format="png", dpi=130)
-        return Figure(name, title, caption, vector.getvalue(), raster.getvalue())
+        return Figure(name, title, caption, round(96 * self.sheet.get_figwidth()), vector.getvalue(), raster.getvalue())
 
 
 def check_matplotlib() -> None:

@@ -18,7 +18,7 @@ def draw_frequencies(evidence: Evidence) -> Figure:
     for panel in (left, right):
         panel.set(xscale="log", xlabel="points that carry the label, share of all", ylim=(0, 1.02))
         panel.axvline(0.01, color="#888888", ls="--", lw=0.8)
-    drawing.legend(left, 4)
+    drawing.legend(left, columns=4)
     return drawing.finish(
         "figure1",
         "Figure 1. Most labels are rare, and rare labels carry much of what is positive",

@@ -20,7 +20,7 @@ def draw_lemma1(evidence: Evidence) -> Figure:
         panel.set(xscale="log", yscale="log", title=source.name, xlabel="B")
         label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("positives, mean over labels")
-    drawing.legend(drawing.panels[0][0], 4)
+    drawing.legend(drawing.panels[0][0], columns=4)
     return drawing.finish(
         "figure-lemma1",
         "Lemma 1. A bucket has many more positives than a label",
@@ -45,7 +45,7 @@ def draw_lemma2(evidence: Evidence) -> Figure:
         sizes = sorted({row["B"] for row in rows})
         label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("pairs of labels that collide in all tables")
-    drawing.legend(drawing.panels[0][-1], 6)
+    drawing.legend(drawing.panels[0][-1], columns=6)
     return drawing.finish(
         "figure-lemma2",
         "Lemma 2. With enough tables every pair of labels is told apart",
@@ -65,7 +65,7 @@ def draw_theorem1(evidence: Evidence) -> Figure:
             title += f": fitted n₁^{found[name]['rate']:.2f}"
         panel.set(xscale="log", yscale="log", title=title, xlabel="n₁, positives of the class")
     drawing.panels[0][0].set_ylabel("mean square error")
-    drawing.legend(drawing.panels[0][0], 4)
+    drawing.legend(drawing.panels[0][0], columns=4)
     return drawing.finish(
         "figure-theorem1",
         "Theorem 1. What is learned of a class is as uncertain as 1/n₁",
@@ -87,7 +87,7 @@ def draw_theorem2(evidence: Evidence) -> Figure:
         panel.set(xscale="log", title=source.name, xlabel="B", ylim=(0, None))
         label_sizes(panel.xaxis, sizes)
     drawing.panels[0][0].set_ylabel("KL divergence between clients, nats")
-    drawing.legend(drawing.panels[0][0], 4)
+    drawing.legend(drawing.panels[0][0], columns=4)
     return drawing.finish(
         "figure-theorem2",
         "Theorem 2. Hashing brings clients' label distributions closer",

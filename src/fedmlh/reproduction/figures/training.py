@@ -35,7 +35,7 @@ def draw_rounds(evidence: Evidence) -> Figure:
             panel.set(title=group, xlabel="round", ylim=(0, None))
         panels[0].set_ylabel(f"{source.name}\nP@k on test, %")
     if evidence.trained:
-        drawing.legend(drawing.panels[0][0], 6)
+        drawing.legend(drawing.panels[0][0], columns=6)
     else:
         say_empty(drawing.panels[0][0], _NOTHING)
     return drawing.finish(
@@ -64,7 +64,7 @@ def draw_bytes(evidence: Evidence) -> Figure:
                 if method in PAPER:
                     band(panels[0], up, series, label=f"{METHODS[method]} @{k}", **style)
                 if k == "1":
-                    band(panels[1], both, series, label=METHODS[method], **style)
+                    band(panels[1], both, series, label=f"{METHODS[method]} @1", **style)
             best = fmean(run["summary"]["best_round"] for run in runs)
             if method == "fedmlh":
                 panels[0].axvline(up[round(best) - 1], color="#888888", ls="--", lw=1.2)
@@ -86,12 +86,12 @@ def draw_bytes(evidence: Evidence) -> Figure:
         panels[1].set(title="all contestants, @1", xlabel=f"{source.shape.unit} sent, both ways", xscale="log")
         for panel in panels:
             panel.set_ylim(0, None)
-        panels[0].legend(ncols=2, loc="lower right", frameon=False, fontsize=7)
-        panels[1].legend(loc="lower right", frameon=False, fontsize=7)
         panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panels[1].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panels[1].xaxis.set_minor_formatter(NullFormatter())
-    if not evidence.trained:
+    if evidence.trained:
+        drawing.legend(*drawing.panels[0], columns=4)
+    else:
         say_empty(drawing.panels[0][0], _NOTHING)
     return drawing.finish(
         "figure4",
@@ -115,6 +115,7 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
             for k, dashes in DASHES.items():
                 values = [_mean_precision(points[size], k) for size in sizes]
                 panel.plot(sizes, values, "o" + dashes, color=COLOURS["fedmlh"], label=f"FedMLH @{k}", ms=4)
+            for k, dashes in DASHES.items():
                 level = _mean_precision(fedavg, k)
                 panel.axhline(level, color=COLOURS["fedavg"], ls=dashes, lw=1, label=f"FedAvg @{k}")
             panel.axvline(own, color="#888888", lw=0.8)
@@ -122,7 +123,7 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
             label_sizes(panel.xaxis, sizes)
         panels[0].set_ylabel("P@k on test, %")
     if swept:
-        drawing.legend(drawing.panels[0][0], 6)
+        drawing.legend(drawing.panels[0][0], columns=6)
     else:
         say_empty(drawing.panels[0][0], "no sweep was run")
     return drawing.finish(
