@@ -14,7 +14,7 @@ from fedmlh import cli
 from fedmlh.engines.local import run
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.findings import tell_findings
-from fedmlh.reproduction.measures import measure
+from fedmlh.reproduction.measures import find_scratch, measure
 from fedmlh.reproduction.methods import find_search, make_config
 from fedmlh.reproduction.paper import SHAPES, SLIPS, UNITS, shape_bytes, shape_volume
 from fedmlh.reproduction.plan import ITEMS, SCALES, Job, Scale, check_items, make_plan
@@ -210,11 +210,11 @@ def test_what_is_done_is_not_done_again(written: Path, tmp_path: Path):
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path):
     dataset = TINY.open()
     job = make_plan(["figure3"], [TINY], [dataset], SCALE, "cpu")[0]
-    run(job.config.replace(rounds=1), dataset, tmp_path / "stopped" / job.key, workers=1)
+    run(job.config.replace(rounds=1), dataset, find_scratch(job, tmp_path / "stopped"), workers=1)
     stopped, whole = (measure(job, tmp_path / name) for name in ("stopped", "whole"))
     assert stopped["curves"] == whole["curves"]
     assert len(whole["bytes_up"]) == SCALE.rounds
-    assert not (tmp_path / "stopped" / job.key).exists()
+    assert not find_scratch(job, tmp_path / "stopped").exists()
 
 
 def test_one_failure_does_not_cost_the_rest(tmp_path: Path):

@@ -1,5 +1,6 @@
 """What a job measures: a data set's labels, a training run, the cost of a round, theory against labels."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -38,7 +39,9 @@ _KEPT = (
     *"best_round rounds num_parameters model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes".split(),
     *("seconds_per_round", "peak_memory_bytes"),
 )
-_ROUNDS, _REPEATS = 2, 3
+#: A local round is timed so often, but not again after so many seconds.
+_REPEATS, _ENOUGH = 3, 20.0
+_ROUNDS = 2
 _CURVE_POINTS = 60
 
 
@@ -62,7 +65,7 @@ def _open(source: Source) -> Dataset:
 
 def train(job: Job, scratch: Path) -> dict[str, Any]:
     """One training run: figures of its selected round, and a curve for each metric."""
-    folder = scratch / job.key
+    folder = find_scratch(job, scratch)
     # One worker: jobs run side by side, and the number of workers does not change a bit.
     summary = run(job.config, _open(job.source), folder, resume=True, workers=1).summary
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -74,6 +77,12 @@ def train(job: Job, scratch: Path) -> dict[str, Any]:
     costs = {name: [record[name] for record in records] for name in ("bytes_up", "bytes_down")}
     shutil.rmtree(folder)
     return {"summary": {name: summary[name] for name in _KEPT}, "judged_on": judged, "curves": curves, **costs}
+
+
+def find_scratch(job: Job, scratch: Path) -> Path:
+    """Where an unfinished run of exactly this job lies: other settings or data would be another run."""
+    digest = hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()[:12]
+    return scratch / f"{job.key}-{digest}"
 
 
 def describe_set(dataset: Dataset, config: Config) -> dict[str, Any]:
@@ -127,8 +136,9 @@ def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
         state, report = server.run_round(state, local.exchange)
         seconds.append(time.perf_counter() - began)
         reports.append(report)
-    alone, message = [], server.broadcast(state, 0, 0)
-    for _ in range(_REPEATS):
+    alone: list[float] = []
+    message = server.broadcast(state, 0, 0)
+    while len(alone) < _REPEATS and sum(alone) < _ENOUGH:
         began = time.perf_counter()
         replies = [reply for _, reply in local.exchange([0], lambda client: message)]
         alone.append(time.perf_counter() - began)

@@ -50,10 +50,8 @@ def _scale(evidence: Evidence) -> str:
     scale = evidence.scale
     names = {source.name for source in evidence.trained}
     said = [f"Scale “{scale.name}”: {scale.rounds} rounds, {scale.seeds} {'seeds' if scale.seeds > 1 else 'seed'}."]
-    if scale.name != "full":
-        said.append(
-            "That is less than the paper's 70 rounds; curves have not converged, and figures will be higher in full."
-        )
+    if scale.rounds < 70:
+        said.append("That is less than the paper's 70 rounds: curves have not converged.")
     if any(source.kind == "synthetic" for source in evidence.sources):
         said.append("The data is synthetic: accuracy on it is ours alone and is not set beside the paper's.")
     rest = [source.name for source in evidence.sources if source.name not in names]
