@@ -44,7 +44,7 @@ def draw_lemma2(evidence: Evidence) -> Figure:
         panel.set(xscale="log", yscale="log", title=source.name, xlabel="B")
         sizes = sorted({row["B"] for row in rows})
         label_sizes(panel.xaxis, sizes)
-    drawing.panels[0][0].set_ylabel("pairs of labels that collide in all tables")
+    drawing.panels[0][0].set_ylabel("pairs that collide in all tables")
     drawing.legend(drawing.panels[0][-1], columns=6)
     return drawing.finish(
         "figure-lemma2",
@@ -86,7 +86,7 @@ def draw_theorem2(evidence: Evidence) -> Figure:
             panel.errorbar(sizes, values, spread, fmt="o-", ms=4, color=colour, label=title)
         panel.set(xscale="log", title=source.name, xlabel="B", ylim=(0, None))
         label_sizes(panel.xaxis, sizes)
-    drawing.panels[0][0].set_ylabel("KL divergence between clients, nats")
+    drawing.panels[0][0].set_ylabel("KL between clients, nats")
     drawing.legend(drawing.panels[0][0], columns=4)
     return drawing.finish(
         "figure-theorem2",
