@@ -90,14 +90,22 @@ def test_presets_have_the_papers_sizes():
         )
 
 
-def test_tuned_fedavg_is_what_the_search_found():
-    search = json.loads((ROOT / "experiments/results/recipe/eurlex-fedavg.json").read_text())
-    source = Source(search["data"], "eurlex-4k", "some/folder")
+@pytest.mark.parametrize(
+    ("name", "preset", "d", "p"),
+    [
+        ("eurlex", "eurlex-4k", 6865, 4072),
+        ("citeulike", "wiki10-31k", 20000, 46227),
+        ("tibkat", "wiki10-31k", 47995, 21264),
+    ],
+)
+def test_tuned_fedavg_is_what_the_search_found(name: str, preset: str, d: int, p: int):
+    search = json.loads((ROOT / f"experiments/results/recipe/{name}-fedavg.json").read_text())
+    source = Source(search["data"], preset, "some/folder")
     assert find_search(source)["set"] == search["data"]
-    config = make_config("tuned", source, SimpleNamespace(num_features=6865, num_labels=4072))
-    for name, value in search["winner"]["settings"].items():
-        found = getattr(config, name)
-        assert (list(found) if isinstance(found, tuple) else found) == value, name
+    config = make_config("tuned", source, SimpleNamespace(num_features=d, num_labels=p))
+    for setting, value in search["winner"]["settings"].items():
+        found = getattr(config, setting)
+        assert (list(found) if isinstance(found, tuple) else found) == value, setting
 
 
 def test_nobody_may_send_more_than_the_papers_fedmlh():

@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from fedmlh.config import Config, parse_setting, presets
@@ -24,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 
 console = Console()
@@ -180,6 +188,70 @@ def predict(
     errors.print(model.score_meaning, style="dim", soft_wrap=True)
 
 
+@app.command()
+def plan(
+    labels: Annotated[int, typer.Option(help="labels p")],
+    points: Annotated[int | None, typer.Option(help="training points N; with --positives")] = None,
+    positives: Annotated[int | None, typer.Option(help="labels that all training points carry together")] = None,
+    features: Annotated[int | None, typer.Option(help="features d of the data")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it 400 bytes a label, 1 to 48 MiB")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="probability allowed for labels that no table tells apart")] = 0.01,
+    clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
+    rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON, sizes in bytes")] = False,
+) -> None:
+    """Propose tables, buckets and widths for a number of labels and a budget, with what they cost."""
+    from fedmlh.planning import make_plan
+    from fedmlh.sizing import parse_size
+
+    made = make_plan(
+        labels,
+        num_points=points,
+        num_positives=positives,
+        num_features=features,
+        budget=None if budget is None else parse_size(budget),
+        delta=delta,
+        clients_per_round=clients_per_round,
+        rounds=rounds,
+    )
+    if as_json:
+        rows = [candidate.figures for candidate in made.candidates]
+        chosen = {**made.chosen.figures, "command": made.chosen.command}
+        print(
+            json.dumps({"budget": made.budget, "chosen": chosen, "reasons": made.reasons, "candidates": rows}, indent=2)
+        )
+        return
+    table = Table("", box=None, pad_edge=False, padding=(0, 1, 0, 0))  # narrow enough for 80 characters
+    for head in ("R", "B", "inputs", "hidden", "model", "up", "down", "total", "collision", "positives"):
+        table.add_column(head, justify="right")
+    for row in made.candidates:
+        taken = row is made.chosen
+        sizes = [row.config.num_tables, row.config.num_buckets, row.config.feature_dim, *row.config.hidden_sizes]
+        costs = [size / 2**20 for size in (row.model_bytes, row.bytes_up, row.bytes_down, row.bytes_total)]
+        table.add_row(
+            "→" if taken else "",
+            *(f"{size:,}" for size in sizes),
+            *(f"{cost:,.2f}" if cost < 100 else f"{cost:,.0f}" for cost in costs),
+            f"{row.collision_probability:.1e}",
+            "–" if row.positives is None else f"{row.positives:,.1f}",
+            style="bold" if taken else None,
+        )
+    console.print(table)
+    config = made.chosen.config
+    console.print(
+        f"MiB: model; up and down, what {config.clients_per_round} clients and the server send a round; total, "
+        f"{config.rounds} rounds. collision: probability that no table tells some pair of labels apart. positives: "
+        f"expected in the bucket of a label of mean frequency.",
+        style="dim",
+        highlight=False,
+    )
+    for reason in made.reasons:
+        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+    console.print(made.chosen.command, markup=False, highlight=False, soft_wrap=True)
+
+
 @app.command("config")
 def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
     """Print a complete config with an explanation of every field, ready to be saved and changed."""
@@ -278,6 +350,40 @@ def data_convert(
 
     write(_open(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
     console.print(f"wrote {target}", markup=False, highlight=False)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str | None, typer.Argument(help="a listed data set; without it they are listed")] = None,
+    to: Annotated[Path | None, typer.Option(help="folder to write; without it data/NAME")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="the archive, or the folder it was unpacked to, if it is here already")
+    ] = None,
+) -> None:
+    """Get a public data set: download or take the archive, convert it and check its counts."""
+    from fedmlh.data.catalog import CATALOG, find
+    from fedmlh.data.fetch import fetch
+
+    if name is None:
+        table = Table("data set")
+        for head in ("training", "test", "features", "labels"):
+            table.add_column(head, justify="right")
+        for listed in CATALOG.values():
+            counts = (f"{size:,}" for size in vars(listed.counts).values())
+            table.add_row(f"{listed.name}{' *' if listed.in_paper else ''}", *counts)
+        console.print(table)
+        console.print("* in the paper, and the name of a preset")
+        return
+    entry = find(name)
+    with _transfer(entry.name) as watch:
+        fetched = fetch(entry, to, source, watch)
+    sizes = ", ".join(f"{size:,} {what}" for what, size in vars(fetched.counts).items())
+    lines = [f"{entry.title} is in {fetched.folder} ({sizes})"]
+    if fetched.archive is not None:
+        lines.append(f"{fetched.archive} is no longer needed (SHA-256 {fetched.sha256})")
+    lines.append(f"next: fedmlh run {entry.name if entry.in_paper else 'recommended'} --data {fetched.folder}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @data_app.command("synth")
@@ -388,6 +494,27 @@ def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, f
             bar.update(work, completed=done, description=f"done: {job.key}")
 
         yield lambda total: bar.update(work, total=total, description="measuring"), watch
+
+
+@contextmanager
+def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar that counts bytes on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            name = f"{title}  {stage}"
+            # A bar cannot forget a total, so that each stage has its own.
+            if [task.description for task in bar.tasks] != [name]:
+                for old in bar.task_ids:
+                    bar.remove_task(old)
+                bar.add_task(name, total=None)
+            bar.update(bar.task_ids[0], completed=done, total=total)
+
+        yield watch
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.errors import UserError
-from fedmlh.federated.aggregate import Average
+from fedmlh.federated.aggregate import Average, square_length
 from fedmlh.federated.delivery import (
     Changes,
     drop_old,
@@ -198,7 +198,7 @@ class Server:
             if controls is not None and control is not None:
                 controls.add(control.to(self.device), 1)
             taken[client] = header.loss
-            squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+            squares[client] = square_length(values)
         new = {client for client, _ in sent} - report.reached
         report.bytes_down += sum(length for _, length in sent) + len(self.shared) * len(new)
         report.reached |= new

@@ -102,7 +102,7 @@ def _describe_searches(sources: Sequence[Source]) -> Iterator[str]:
     for source in sources:
         search = find_search(source)
         own = "its own search" if search["set"] == source.name else f"the search on {search['set']}"
-        yield f"Tuned FedAvg on {source.name}: settings from {own} ({search['stage']})."
+        yield f"Tuned FedAvg on {source.name}: settings from {own} ({search['tried']})."
 
 
 def make_memory(evidence: Evidence) -> Table:
