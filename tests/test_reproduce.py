@@ -1,10 +1,13 @@
 """A report stands beside the paper: its cells, its files, and that stopping in the middle costs nothing."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -297,6 +300,31 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     ):
         assert call("reproduce", *arguments, "--out", tmp_path / "x") == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
+    command = [sys.executable, "-m", "fedmlh", "reproduce", "--only", "figure3", "--jobs", "2", "--device", "cpu"]
+    command += ["--out", str(tmp_path / "out")]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not list((tmp_path / "out").glob("unfinished/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    asked = time.monotonic()
+    started.send_signal(signal.SIGINT)
+    said = started.communicate(timeout=60)[1]
+    assert started.returncode == 130
+    assert time.monotonic() - asked < 30
+    assert said.strip() == "fedmlh: stopped; the same command goes on from here"
+    while time.monotonic() < deadline:  # the workers see that their parent is gone
+        try:
+            os.killpg(started.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.5)
+    assert time.monotonic() < deadline
+    (one,) = {path.parent for path in list((tmp_path / "out").glob("unfinished/*/metrics.jsonl"))[:1]}
+    assert (one / "checkpoint").is_dir()
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -40,7 +40,7 @@ errors = Console(stderr=True)
 
 
 class Interrupted(Exception):
-    """Ctrl-C during work that can be resumed; says how."""
+    """Ctrl-C during a run, which can be resumed."""
 
 
 ConfigArgument = Annotated[
@@ -295,19 +295,22 @@ def reproduce(
     if scale not in SCALES:
         raise UserError(f"--scale {scale}: choose one of {', '.join(SCALES)}")
     out = out or Path("runs") / f"reproduction-{scale}"
-    with _resumable("the same command goes on from here"), _work_progress() as (begin, watch):
-        written = write_reproduction(
-            find_sources(data),
-            SCALES[scale],
-            out,
-            only=only or (),
-            seeds=seeds,
-            device=device or "auto",
-            processes=jobs,
-            command=shlex.join(["fedmlh", *sys.argv[1:]]),
-            begin=begin,
-            watch=watch,
-        )
+    try:
+        with _work_progress() as (begin, watch):
+            written = write_reproduction(
+                find_sources(data),
+                SCALES[scale],
+                out,
+                only=only or (),
+                seeds=seeds,
+                device=device or "auto",
+                processes=jobs,
+                command=shlex.join(["fedmlh", *sys.argv[1:]]),
+                begin=begin,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", 130)
     failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
     for name, why in written.missing.items():
         _tell(f"{name}: {why}")
@@ -413,13 +416,13 @@ def main() -> None:
         _fail(f"not enough memory ({error}): use a smaller model or data set", 2)
     except OSError as error:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
-    except Interrupted as stop:
-        print(f"fedmlh: stopped; {stop}", file=sys.stderr, flush=True)
+    except Interrupted:
+        print("fedmlh: stopped; the last finished round is kept: --resume goes on from it", file=sys.stderr, flush=True)
         # Clients in the middle of their training would keep a normal exit waiting for minutes.
         os._exit(130)
 
 
-def _fail(sentence: str, code: int) -> None:
+def _fail(sentence: str, code: int) -> NoReturn:
     print(f"fedmlh: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(code)
 
@@ -450,12 +453,12 @@ def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
 
 
 @contextmanager
-def _resumable(how: str = "the last finished round is kept: --resume goes on from it") -> Iterator[None]:
+def _resumable() -> Iterator[None]:
     """Ctrl-C in here is told to the user; typer would turn it into a silent exit."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(how) from None
+        raise Interrupted from None
 
 
 def _tell(line: str) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,11 @@ def run_jobs(
             open_jobs.append(job)
     done, total = 0.0, sum(job.work for job in open_jobs)
     begin(total)
-    # Timings first, and alone: beside others they would measure the others as well.
-    alone = [job for job in open_jobs if job.kind == "time"]
+    # Timings first, alone and each in a process of its own: beside others they would measure the others as well.
+    timed = [[job] for job in open_jobs if job.kind == "time"]
     others = sorted((job for job in open_jobs if job.kind != "time"), key=lambda job: -job.work)
-    for batch, count, fresh in ((alone, 1, True), (others, processes or choose_processes(has_gpu), False)):
-        for job, outcome in _run_batch(batch, out, count, fresh):
+    for batch in (*timed, others):
+        for job, outcome in _run_batch(batch, out, processes or choose_processes(has_gpu)):
             done += job.work
             if isinstance(outcome, dict):
                 results.found[job.key] = outcome
@@ -117,23 +118,24 @@ def describe_machine(device: str) -> dict[str, str]:
     }
 
 
-def _run_batch(
-    jobs: Sequence[Job], out: Path, processes: int, fresh: bool
-) -> Iterator[tuple[Job, dict[str, Any] | str]]:
-    """Outcomes as they come; `fresh` gives each job a process of its own, so that its peak memory is its own."""
+def _run_batch(jobs: Sequence[Job], out: Path, processes: int) -> Iterator[tuple[Job, dict[str, Any] | str]]:
     if not jobs:
         return
     spawn = multiprocessing.get_context("spawn")  # forking after torch has started threads may hang
-    with ProcessPoolExecutor(
-        min(processes, len(jobs)), spawn, _start_worker, max_tasks_per_child=1 if fresh else None
-    ) as pool:
-        futures: dict[Future[dict[str, Any]], Job] = {pool.submit(_perform, job, out): job for job in jobs}
+    # Nothing is ever sent through it: workers end when its other end is closed, be it because we are done or dead.
+    alive, hold = spawn.Pipe(duplex=False)
+    with alive, hold:
+        pool = ProcessPoolExecutor(min(processes, len(jobs)), spawn, _start_worker, (alive,))
         try:
+            futures: dict[Future[dict[str, Any]], Job] = {pool.submit(_perform, job, out): job for job in jobs}
             for future in as_completed(futures):
                 yield futures[future], _outcome(future)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Nobody waits for the jobs that are running: they go on from their checkpoints another time.
+            hold.close()
+            pool.shutdown(cancel_futures=True)
             raise
+        pool.shutdown()
 
 
 def _outcome(future: "Future[dict[str, Any]]") -> dict[str, Any] | str:
@@ -148,18 +150,15 @@ def _outcome(future: "Future[dict[str, Any]]") -> dict[str, Any] | str:
         return f"{type(error).__name__}: {error}"
 
 
-def _start_worker() -> None:
-    # The parent handles Ctrl-C; a worker ends when its parent is gone, however that came about.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _start_worker(alive: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C as well, and decides
+    threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     torch.set_num_threads(1)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with_parent(alive: Connection) -> None:
+    alive.poll(None)
+    os._exit(1)
 
 
 def _perform(job: Job, out: Path) -> dict[str, Any]:
