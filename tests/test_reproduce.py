@@ -16,14 +16,17 @@ import pytest
 from fedmlh import cli
 from fedmlh.engines.local import run
 from fedmlh.reproduction.evidence import Evidence
+from fedmlh.reproduction.figures import FIGURES as FIGURE_MAKERS
 from fedmlh.reproduction.findings import tell_findings
 from fedmlh.reproduction.measures import find_scratch, measure
 from fedmlh.reproduction.methods import find_search, make_config
+from fedmlh.reproduction.page import render_page
 from fedmlh.reproduction.paper import SHAPES, SLIPS, UNITS, shape_bytes, shape_volume
 from fedmlh.reproduction.plan import ITEMS, SCALES, Job, Scale, check_items, make_plan
 from fedmlh.reproduction.report import Report, reproduce
-from fedmlh.reproduction.runner import read_result, run_jobs
+from fedmlh.reproduction.runner import Results, read_result, run_jobs
 from fedmlh.reproduction.sources import KNOWN, Source, find_sources, paper_shapes
+from fedmlh.reproduction.tables import TABLES as TABLE_MAKERS
 from fedmlh.reproduction.tables.outcomes import make_accuracy, make_rounds, make_volume
 from fedmlh.reproduction.tables.sizes import make_memory
 
@@ -234,6 +237,20 @@ def test_one_failure_does_not_cost_the_rest(tmp_path: Path):
     results = run_jobs([bad, good], tmp_path, device="cpu", processes=1)
     assert set(results.found) == {good.key}
     assert "more than the 120 labels" in results.missing[bad.key]
+
+
+@pytest.mark.parametrize("kept", ["", "train_tiny_fedmlh_validation", "train_tiny_fedmlh", "describe", "hash", "embed"])
+def test_a_report_can_be_drawn_from_whatever_is_there(written: Path, kept: str):
+    dataset = TINY.open()
+    jobs = make_plan(list(ITEMS), [TINY], [dataset], SCALE, "cpu")
+    results = Results(missing={"others": "failed: on purpose"})
+    for job in jobs:
+        if kept and job.key.startswith(kept):
+            results.found[job.key] = json.loads((written / "results" / f"{job.key}.json").read_text())
+    evidence = Evidence([TINY], [dataset], jobs, results, SCALE)
+    things = [make(evidence) for kind in (TABLE_MAKERS, FIGURE_MAKERS) for makers in kind.values() for make in makers]
+    assert len(things) == len(TABLES) + len(FIGURES)
+    assert "failed: on purpose" in render_page(evidence, [("all", things)], "command")
 
 
 def test_shapes_too_large_for_a_cpu_are_left_out_with_the_reason(tmp_path: Path):

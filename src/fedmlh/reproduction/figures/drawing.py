@@ -88,13 +88,15 @@ def band(panel: Any, x: Any, series: list[list[float]], **style: Any) -> None:
 
 
 def label_sizes(axis: Any, sizes: Sequence[int]) -> None:
-    """Name just these sizes on a logarithmic axis."""
+    """Name just these sizes on a logarithmic axis; fewer than two span none."""
+    if len(sizes) < 2:
+        return
     axis.set_ticks(sizes, [f"{size:,}" for size in sizes], rotation=30 if len(sizes) > 3 else 0)
     axis.set_ticks([], minor=True)
 
 
-def say_empty(panel: Any, why: str) -> None:
-    """A panel without data says so instead of looking broken."""
-    panel.text(0.5, 0.5, why, ha="center", va="center", transform=panel.transAxes, color="#666666")
-    panel.set_xticks([])
-    panel.set_yticks([])
+def say_empty(*panels: Any) -> None:
+    """Panels without data say so instead of looking broken."""
+    for panel in panels:
+        panel.text(0.5, 0.5, "not measured", ha="center", va="center", transform=panel.transAxes, color="#666666")
+        panel.set_axis_off()

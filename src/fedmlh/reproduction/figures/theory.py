@@ -1,7 +1,7 @@
 """Figures of theory: what was observed as dots, what was predicted as lines."""
 
 from fedmlh.reproduction.evidence import Evidence
-from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure, label_sizes
+from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure, label_sizes, say_empty
 
 
 def draw_lemma1(evidence: Evidence) -> Figure:
@@ -9,6 +9,9 @@ def draw_lemma1(evidence: Evidence) -> Figure:
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
         rows = (evidence.one("hash", source) or {"lemma1": []})["lemma1"]
+        if not rows:
+            say_empty(panel)
+            continue
         sizes = [row["B"] for row in rows]
         panel.plot(sizes, [row["label"] for row in rows], color="#666666", ls=":", label="the label itself")
         panel.plot(sizes, [row["exact"] for row in rows], color=SERIES[0], label="exact expectation")
@@ -34,6 +37,9 @@ def draw_lemma2(evidence: Evidence) -> Figure:
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
         rows = (evidence.one("hash", source) or {"lemma2": []})["lemma2"]
+        if not rows:
+            say_empty(panel)
+            continue
         for tables, colour in zip(sorted({row["R"] for row in rows}), SERIES, strict=False):
             own = [row for row in rows if row["R"] == tables]
             sizes = [row["B"] for row in own]
@@ -59,10 +65,12 @@ def draw_theorem1(evidence: Evidence) -> Figure:
     drawing = Drawing(1, 2, 3.8, 3.0)
     found = evidence.one("embed", evidence.sources[0])
     for panel, (name, title) in zip(drawing.panels[0], (("mean", "centre"), ("covariance", "spread")), strict=True):
-        if found:
-            panel.plot(found["positives"], found[name]["bound"], color=SERIES[0], label="least possible, ∝ 1/n₁")
-            panel.plot(found["positives"], found[name]["observed"], "o", color="black", ms=4, label="observed")
-            title += f": fitted n₁^{found[name]['rate']:.2f}"
+        if found is None:
+            say_empty(panel)
+            continue
+        panel.plot(found["positives"], found[name]["bound"], color=SERIES[0], label="least possible, ∝ 1/n₁")
+        panel.plot(found["positives"], found[name]["observed"], "o", color="black", ms=4, label="observed")
+        title += f": fitted n₁^{found[name]['rate']:.2f}"
         panel.set(xscale="log", yscale="log", title=title, xlabel="n₁, positives of the class")
     drawing.panels[0][0].set_ylabel("mean square error")
     drawing.legend(drawing.panels[0][0], columns=4)
@@ -79,6 +87,9 @@ def draw_theorem2(evidence: Evidence) -> Figure:
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
         rows = (evidence.one("hash", source) or {"theorem2": []})["theorem2"]
+        if not rows:
+            say_empty(panel)
+            continue
         sizes = [row["B"] for row in rows]
         panel.plot(sizes, [row["labels"] for row in rows], color="#666666", ls="--", label="labels, before hashing")
         for name, title, colour in (("sums", "buckets, summed", SERIES[0]), ("unions", "buckets, unions", SERIES[1])):

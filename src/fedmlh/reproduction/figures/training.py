@@ -12,7 +12,6 @@ from fedmlh.reproduction.paper import UNITS
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.tables.table import PAPER
 
-_NOTHING = "nothing was trained"
 _GROUPS = {
     "precision": "all labels",
     "precision_frequent": "frequent labels",
@@ -27,7 +26,7 @@ def draw_rounds(evidence: Evidence) -> Figure:
         for panel, (metric, group) in zip(panels, _GROUPS.items(), strict=True):
             for method in PAPER:
                 runs = evidence.runs(source, method, "paper")
-                for k, dashes in DASHES.items():
+                for k, dashes in DASHES.items() if runs else ():
                     series = [[100 * value for value in run["curves"][metric][k]] for run in runs]
                     rounds = list(range(1, len(series[0]) + 1))
                     label = f"{METHODS[method]} @{k}"
@@ -37,7 +36,7 @@ def draw_rounds(evidence: Evidence) -> Figure:
     if evidence.trained:
         drawing.legend(drawing.panels[0][0], columns=6)
     else:
-        say_empty(drawing.panels[0][0], _NOTHING)
+        say_empty(*drawing.panels[0])
     return drawing.finish(
         "figure3",
         "Figure 3. Accuracy by round: all, frequent and infrequent labels",
@@ -92,7 +91,7 @@ def draw_bytes(evidence: Evidence) -> Figure:
     if evidence.trained:
         drawing.legend(*drawing.panels[0], columns=4)
     else:
-        say_empty(drawing.panels[0][0], _NOTHING)
+        say_empty(*drawing.panels[0])
     return drawing.finish(
         "figure4",
         "Figure 4. Accuracy by bytes",
@@ -115,7 +114,7 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
             for k, dashes in DASHES.items():
                 values = [_mean_precision(points[size], k) for size in sizes]
                 panel.plot(sizes, values, "o" + dashes, color=COLOURS["fedmlh"], label=f"FedMLH @{k}", ms=4)
-            for k, dashes in DASHES.items():
+            for k, dashes in DASHES.items() if fedavg else ():
                 level = _mean_precision(fedavg, k)
                 panel.axhline(level, color=COLOURS["fedavg"], ls=dashes, lw=1, label=f"FedAvg @{k}")
             panel.axvline(own, color="#888888", lw=0.8)
@@ -125,7 +124,7 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
     if swept:
         drawing.legend(drawing.panels[0][0], columns=6)
     else:
-        say_empty(drawing.panels[0][0], "no sweep was run")
+        say_empty(*drawing.panels[0])
     return drawing.finish(
         "figure5",
         "Figure 5. Sensitivity to the buckets B and the tables R",
@@ -147,7 +146,7 @@ def sweep_points(evidence: Evidence, source: Source, name: str) -> dict[int, lis
 
 
 def _mean_precision(runs: Sequence[dict[str, Any]], k: str) -> float:
-    return 100 * fmean(run["summary"]["precision"][k] for run in runs) if runs else float("nan")
+    return 100 * fmean(run["summary"]["precision"][k] for run in runs)
 
 
 def _sent(run: dict[str, Any], ways: Sequence[str], unit: int) -> list[float]:
