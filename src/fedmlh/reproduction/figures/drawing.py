@@ -54,7 +54,7 @@ class Drawing:
         named = {
             name: handle for panel in panels for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
         }
-        columns = min(columns, int(0.7 * self.sheet.get_figwidth()))  # an entry takes up to 1.4 inches
+        columns = min(columns, int(0.75 * self.sheet.get_figwidth()))  # an entry takes up to 1.3 inches
         self.sheet.legend(
             list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
         )

@@ -69,14 +69,14 @@ def draw_bytes(evidence: Evidence) -> Figure:
                 panels[0].axvline(up[round(best) - 1], color="#888888", ls="--", lw=1.2)
                 panels[0].annotate(
                     "FedMLH stops",
-                    (up[round(best) - 1], 1),
+                    (up[round(best) - 1], 0),
                     xycoords=("data", "axes fraction"),
                     color="#666666",
-                    xytext=(-3, -2),
+                    xytext=(-3, 4),
                     textcoords="offset points",
                     rotation=90,
                     ha="right",
-                    va="top",
+                    va="bottom",
                     fontsize=8,
                 )
             scores = [100 * run["curves"]["precision"]["1"][round(best) - 1] for run in runs]

@@ -89,4 +89,5 @@ def ratio(top: Sequence[float], bottom: Sequence[float], digits: int = 2) -> str
 def signed(values: Sequence[float], digits: int) -> str:
     """A mean that is a difference."""
     shown = show(values, digits)
-    return f"+{shown}" if values and fmean(values) >= 0 else shown
+    mean = round(fmean(values), digits) if values else 0.0
+    return f"+{shown}" if mean > 0 else shown if mean else shown.removeprefix("-")
