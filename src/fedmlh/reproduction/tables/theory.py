@@ -31,9 +31,8 @@ def make_lemma1(evidence: Evidence) -> Table:
         ),
         tuple(rows),
         (
-            "Observed: mean and spread over hash functions. The printed lower bound is above the exact expectation for "
-            "some labels wherever points carry several labels, so it is not a bound there; the exact expectation "
-            "holds.",
+            "Observed: mean and spread over hash functions. Where points carry several labels the printed lower bound lies "
+            "above the exact expectation, for the share of labels and by at most what the last columns say.",
         ),
     )
 
