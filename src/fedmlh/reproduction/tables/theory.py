@@ -31,8 +31,8 @@ def make_lemma1(evidence: Evidence) -> Table:
         ),
         tuple(rows),
         (
-            "Observed: mean and spread over hash functions. Where points carry several labels the printed lower bound lies "
-            "above the exact expectation, for the share of labels and by at most what the last columns say.",
+            "Observed: mean and spread over hash functions. Where points carry several labels the printed lower bound "
+            "lies above the exact expectation, for the share of labels and by at most what the last columns say.",
         ),
     )
 
