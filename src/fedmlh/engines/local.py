@@ -17,7 +17,7 @@ from fedmlh.data.division import Division, divide
 from fedmlh.engines.loop import Judge, Watch, run_rounds
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
-from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
@@ -71,7 +71,7 @@ def run(
     # with every new client.
     for client in clients.values():
         client.prepare(server.seeds)
-    evaluator = Evaluator(task, server.seeds, dataset, device)
+    evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
     test = evaluator.prepare(dataset.test)
     if config.selection == "paper":
         judge = Judge(evaluator, "test", test, "precision_paper")

@@ -49,13 +49,21 @@ class Client:
     """One site's training points, hashed once with the seeds that the server sends."""
 
     def __init__(
-        self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels, device: torch.device
+        self,
+        task: Task,
+        number: int,
+        X: csr_matrix,
+        Y: csr_matrix,
+        labels: Labels,
+        device: torch.device,
+        prepared: tuple[Seeds, Shard] | None = None,
     ) -> None:
         self.task = task
         self.number = number
         self.device = device
         self._raw = (X, Y, labels)
-        self._prepared: tuple[Seeds, Shard] | None = None
+        #: What `prepare` made last, or somebody kept from an earlier life of this client.
+        self.prepared = prepared
 
     def under(self, task: Task) -> "Client":
         """The same site with the same points in another task."""
@@ -127,11 +135,11 @@ class Client:
 
     def prepare(self, seeds: Seeds) -> Shard:
         """The points as the model sees them; made once, since the seeds stay the same for a run."""
-        if self._prepared is None or self._prepared[0] != seeds:
+        if self.prepared is None or self.prepared[0] != seeds:
             X, Y, labels = self._raw
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
-            self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
-        return self._prepared[1]
+            self.prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
+        return self.prepared[1]
 
     def __len__(self) -> int:
         return int(self._raw[1].shape[0])

@@ -41,6 +41,8 @@ class Reason(StrEnum):
     RANGE = "out of range"
     STATE = "state lost"
     FAILED = "client failed"
+    LATE = "late"
+    ABSENT = "not connected"
 
 
 class Rejected(Exception):

@@ -1,0 +1,284 @@
+"""The Flower processes of a federation: start them, tell the SuperLink what to do, keep the run going."""
+
+import contextlib
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.common.serde import fab_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from fedmlh.deployment.agreement import split_address
+from fedmlh.deployment.federation import Federation
+from fedmlh.deployment.site import Site
+from fedmlh.engines.flower.bundle import make_bundle
+from fedmlh.engines.flower.server import FOLDER
+from fedmlh.errors import UserError
+
+Tell = Callable[[str], None]
+#: Seconds between two looks at the run.
+PAUSE = 1.0
+#: How often in a row the server's process may end without having finished a round.
+LIVES = 3
+#: Seconds that a SuperLink has to start.
+START = 60.0
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """What Flower's processes need to work with no account, no network but their own, and no telemetry."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return os.environ | {
+        "PATH": path,  # Flower starts its parts by name
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        **more,
+    }
+
+
+def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """The server's end of the connections, with its state on disk."""
+    server = federation.server.resolve()
+    host, port = split_address(federation.agreement.address)
+    command = [sys.executable, "-m", "fedmlh.engines.flower.superlink"]
+    command += ["--host", host if is_loopback(host) else "0.0.0.0", "--port", str(port)]
+    command += ["--database", str(server / "superlink.db"), "--enable-supernode-auth"]
+    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
+    command += ["--ssl-keyfile", str(server / "server.key")]
+    settings = environment(server / "flower", **{FOLDER: str(federation.path.resolve())})
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings)
+
+
+def start_supernode(folder: Path, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
+    """A site's end of the connection; it goes on trying while the server cannot be reached."""
+    site, folder = Site(folder), folder.resolve()
+    site.warm_up()
+    if set(str(folder)) & set("\"'\\"):
+        raise UserError(f"{folder}: Flower cannot pass on a path with quotes or backslashes: move the folder")
+    command = [sys.executable, "-m", "fedmlh.engines.flower.supernode"]
+    command += ["--superlink", site.agreement.address, "--host", "127.0.0.1", "--port", str(free_port())]
+    command += ["--root-certificates", str(folder / "agreement" / "ca.crt")]
+    command += ["--auth-supernode-private-key", str(folder / "node.key")]
+    command += ["--node-config", f'site="{folder}" partition-id={site.number}']
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(folder / "flower")
+    )
+
+
+class Control:
+    """What the server's own machine may tell the SuperLink."""
+
+    def __init__(self, federation: Federation) -> None:
+        host, port = split_address(federation.agreement.address)
+        address = f"{host if is_loopback(host) else '127.0.0.1'}:{port}"
+        self._client: Any = ControlHttpClient.from_server_address(
+            server_address=address,
+            insecure=False,
+            root_certificates=federation.agreement.authority,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._client.close()
+
+    def answers(self) -> bool:
+        """Whether a SuperLink is there that the federation's authority vouches for."""
+        try:
+            self._client.ListNodes(ListNodesRequest())
+        except httpx.HTTPError:
+            return False
+        return True
+
+    def list_nodes(self) -> dict[bytes, tuple[int, str]]:
+        """Node and status by key."""
+        nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return {node.public_key: (node.node_id, node.status) for node in nodes if node.status != "unregistered"}
+
+    def register(self, federation: Federation) -> dict[int, int]:
+        """Let in just the sites that have enrolled; node by number."""
+        keys = {
+            number: public_key_to_bytes(load_key(enrolment.public_key, enrolment.site))
+            for number, enrolment in federation.all_enrolments().items()
+        }
+        known = self.list_nodes()
+        for key in known.keys() - set(keys.values()):
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=known[key][0]))
+        return {
+            number: known[key][0]
+            if key in known
+            else self._client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
+            for number, key in keys.items()
+        }
+
+    def runs(self) -> dict[int, str]:
+        """The status of each run that has not finished."""
+        runs = self._client.ListRuns(ListRunsRequest()).run_dict
+        return {number: run.status.status for number, run in runs.items() if run.status.status != "finished"}
+
+    def submit(self) -> int:
+        """Start the ServerApp."""
+        response = self._client.StartRun(StartRunRequest(fab=fab_to_proto(make_bundle())))
+        if not response.HasField("run_id"):
+            raise UserError("the SuperLink did not take the run: see its log")
+        return int(response.run_id)
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        self._client.StopRun(StopRunRequest(run_id=run))
+
+
+def load_key(text: str, site: str) -> Any:
+    """A site's public key."""
+    try:
+        return load_ssh_public_key(text.encode())
+    except ValueError:
+        raise UserError(f"the public key that site {site} handed in cannot be read") from None
+
+
+def train(
+    federation: Federation,
+    tell: Tell,
+    watch: Callable[[int], None] = lambda rounds: None,
+    sites: AbstractContextManager[object] | None = None,
+) -> None:
+    """Keep a SuperLink and a ServerApp running until the run has ended, whichever of them dies on the way.
+
+    `sites` are started once their keys are registered.
+    """
+    federation.all_enrolments()
+    federation.clear_outcome()
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(_Link.of(federation))
+        control = stack.enter_context(contextlib.closing(Control(federation)))
+        finished, lives = count_rounds(federation), LIVES
+        while True:
+            fresh = link.ensure(control)
+            federation.write_nodes(control.register(federation))
+            if sites is not None:
+                stack.enter_context(sites)
+                sites = None
+            active = list(control.runs())
+            if fresh:  # what was going on went down with the SuperLink before
+                for run in active:
+                    control.stop(run)
+            run = active[-1] if active and not fresh else control.submit()
+            follow(federation, link, control, run, watch)
+            ended, problem = federation.read_outcome()
+            if ended:
+                if problem is not None:
+                    raise UserError(problem)
+                return
+            before, finished = finished, count_rounds(federation)
+            lives = LIVES if finished > before else lives - 1
+            if lives == 0:
+                raise UserError(f"the server's process ended {LIVES} times without finishing a round: see {link.log}")
+            tell(f"the server's process ended after round {finished}; going on from there")
+
+
+def follow(federation: Federation, link: "_Link", control: Control, run: int, watch: Callable[[int], None]) -> None:
+    """Until the run is over, or the SuperLink gone."""
+    while True:
+        watch(count_rounds(federation))
+        try:
+            if run not in control.runs() or federation.read_outcome()[0]:
+                return
+        except httpx.HTTPError:
+            return
+        if not link.alive():
+            return
+        time.sleep(PAUSE)
+
+
+class _Link:
+    """A SuperLink: our own child, or one that a `start` before this left running."""
+
+    def __init__(self, federation: Federation, log: IO[bytes]) -> None:
+        self.federation = federation
+        self.log = log.name
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, federation: Federation) -> Iterator["_Link"]:
+        with open(federation.server / "superlink.log", "ab") as log:
+            link = cls(federation, log)
+            try:
+                yield link
+            finally:
+                if link._process is not None:
+                    stop(link._process)
+
+    def alive(self) -> bool:
+        """Whether it runs, as far as can be told from here."""
+        return self._process is None or self._process.poll() is None
+
+    def ensure(self, control: Control) -> bool:
+        """Make sure that it runs; whether it had to be started."""
+        if control.answers():
+            return False
+        if self._process is not None:
+            stop(self._process)
+        self._process = start_superlink(self.federation, self._log)
+        end = time.monotonic() + START
+        while not control.answers():
+            if not self.alive() or time.monotonic() > end:
+                raise UserError(f"the SuperLink did not start: see {self.log}")
+            time.sleep(0.2)
+        return True
+
+
+def stop(process: "subprocess.Popen[bytes]", seconds: float = 15.0) -> None:
+    """End a process that was started here, gently first."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def count_rounds(federation: Federation) -> int:
+    """How many rounds are finished."""
+    try:
+        return (federation.run.path / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine itself and can be reached from nowhere else."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
