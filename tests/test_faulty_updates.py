@@ -56,6 +56,7 @@ class Federation:
 
     server: Server
     clients: dict[int, Client]
+    memories: dict[int, Memory] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def found(cls, config):
@@ -66,10 +67,13 @@ class Federation:
 
     def answers(self, state, attempt):
         """What all clients, asked or not, would answer to this attempt at the next round."""
-        return {
-            n: client.answer(self.server.broadcast(state, attempt, n), Memory())[0]
+        answers = {
+            n: client.answer(self.server.broadcast(state, attempt, n), self.memories.get(n, Memory()))
             for n, client in self.clients.items()
         }
+        if not self.memories:
+            self.memories = {n: memory for n, (_, memory) in answers.items()}
+        return {n: reply for n, (reply, _) in answers.items()}
 
 
 @dataclass

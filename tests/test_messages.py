@@ -337,11 +337,12 @@ class TestErrorFeedback:
 class TestMemory:
     def test_staged_state_counts_only_for_the_very_attempt_that_was_accepted(self):
         kept, staged = {"residual": torch.zeros(2)}, {"residual": torch.ones(2)}
-        memory = Memory(kept, staged, (3, 1))
+        memory = Memory(kept, staged, (3, 1), (1, 0))
         assert memory.settle((3, 1)) is staged
-        for accepted in ((), (3, 0), (3, 2), (2, 1), (4, 1)):
-            assert memory.settle(accepted) is kept
-        assert Memory(kept).settle(()) is kept
+        assert memory.settle((1, 0)) is kept
+        assert memory.settle(()) == {}, "whoever the server does not remember begins anew"
+        for accepted in ((3, 0), (3, 2), (2, 1), (4, 1)):
+            assert memory.settle(accepted) is None
 
     def test_an_answer_stages_and_never_writes_into_the_memory_it_was_given(self):
         fed = Federation(update_codec="fp16", learning_rate=1e-4)

@@ -12,7 +12,8 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.local import LocalClients, run
+from fedmlh.engines.local import LocalClients
+from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
@@ -283,7 +284,8 @@ def test_a_faulty_control_is_refused(points):
 
         def exchange(sampled, broadcast, control=control, payload=payload):
             for client in sampled:
-                header, _ = unpack(UpdateHeader, fed.clients[client].answer(broadcast(client), Memory())[0], 1 << 20)
+                reply, _ = fed.clients[client].answer(broadcast(client), fed.local.memories[client])
+                header, _ = unpack(UpdateHeader, reply, 1 << 20)
                 yield client, pack(dataclasses.replace(header, control=control), payload)
 
         with pytest.raises(UserError, match=str(reason)):
@@ -291,7 +293,9 @@ def test_a_faulty_control_is_refused(points):
         if reason is not Reason.RANGE:
             header, _ = unpack(BroadcastHeader, fed.server.broadcast(fed.state, 0, 1), 1 << 20)
             with pytest.raises(Rejected) as refusal:
-                fed.clients[1].accept(pack(dataclasses.replace(header, control=control), payload), Memory())
+                fed.clients[1].accept(
+                    pack(dataclasses.replace(header, control=control), payload), fed.local.memories[1]
+                )
             assert refusal.value.reason is reason, name
 
 

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.local import run
+from fedmlh.engines.simulation import run
 from fedmlh.federated.optimizers import OPTIMIZERS, Change
 
 SMALL = Config(

@@ -25,8 +25,8 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines import local
-from fedmlh.engines.local import run
+from fedmlh.engines import local, loop
+from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
@@ -68,7 +68,7 @@ PHASES = {
     "evaluate": (Evaluator, "evaluate"),
     "checkpoint": (Checkpoints, "save"),
     "metrics": (RunFolder, "write_metrics"),
-    "model": (local, "save_bundle"),
+    "model": (loop, "save_bundle"),
     "summary": (RunFolder, "write_summary"),
 }
 #: Every call that changes the disk, but for the writes themselves, which all end in an fsync.
@@ -91,6 +91,7 @@ def outcome(folder):
     found = {f"model/{path.name}": path.read_bytes() for path in (folder / "model").iterdir()}
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
+    found["participation"] = (folder / "participation.jsonl").read_text()
     for source, record in [
         ("summary", summary),
         *((f"round {number}", record) for number, record in enumerate(metrics)),
@@ -424,7 +425,7 @@ def freeze(progress):
     def bits(tensors):
         return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
-    memories = {n: (bits(m.kept), bits(m.staged), m.staged_in) for n, m in progress.memories.items()}
+    memories = {n: (bits(m.kept), bits(m.staged), m.staged_in, m.kept_in) for n, m in progress.memories.items()}
     return (
         progress.server.round,
         dict(progress.server.accepted),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.local import run
+from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.sizing import choose_sizes, fit_width

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fedmlh.data.dataset import Split as Split
     from fedmlh.data.formats import load as load
     from fedmlh.data.synthetic import synthesize as synthesize
-    from fedmlh.engines.local import run as run
+    from fedmlh.engines.simulation import run as run
     from fedmlh.errors import UserError as UserError
     from fedmlh.serving.predictor import Model as Model
 
@@ -22,7 +22,7 @@ _PUBLIC = {
     "Split": "fedmlh.data.dataset",
     "UserError": "fedmlh.errors",
     "load": "fedmlh.data.formats",
-    "run": "fedmlh.engines.local",
+    "run": "fedmlh.engines.simulation",
     "synthesize": "fedmlh.data.synthetic",
 }
 __all__ = list(_PUBLIC)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedmlh.cli_federation import federation_app, site_app
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
 
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
+app.add_typer(site_app, name="site")
 
 console = Console()
 errors = Console(stderr=True)
@@ -62,16 +66,22 @@ def run(
     out: OutOption = None,
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
+    engine: Annotated[str, typer.Option(help="where clients train: local (this process) or ray (a cluster)")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="address of the Ray cluster; without it one is started on this machine")
+    ] = None,
 ) -> None:
     """Train one model federatedly and measure it."""
     from fedmlh.runs.folder import RunFolder
+
+    options = _find_engine(engine, ray_address)
 
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = _configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
     RunFolder(out).check(chosen, resume=resume)
     with _resumable():
-        _run(chosen, _open(chosen), out, resume)
+        _run(chosen, _open(chosen), out, resume, **options)
         _print_report([out], out / "report.html")
 
 
@@ -102,6 +112,35 @@ def compare(
                 folders.append(out / f"{algorithm}-seed{number}")
                 _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
         _print_report(folders, out / "report.html")
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run folder with its participation.jsonl")],
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to write; without it RUN-replay")] = None,
+) -> None:
+    """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
+    from fedmlh.engines.replay import read_log
+    from fedmlh.engines.replay import replay as repeat
+    from fedmlh.runs.folder import RunFolder
+
+    original, copy = RunFolder(folder), RunFolder(out or folder.with_name(f"{folder.name}-replay"))
+    config, log = read_log(original)
+    if data is not None:
+        config = config.replace(data=str(data.resolve()))
+    copy.check(config, resume=False)
+    dataset = _open(config)
+    with _progress(f"replay of {folder.name}", config.rounds) as watch:
+        repeat(config, log, dataset, copy.path, watch=watch, tell=_tell)
+    models = [place.model / "weights.safetensors" for place in (original, copy)]
+    if not models[0].is_file():
+        console.print(f"{folder} has not finished: there is no model to compare with", markup=False, highlight=False)
+    elif models[0].read_bytes() == models[1].read_bytes():
+        console.print(f"{len(log)} attempts, and the same model to the bit", markup=False, highlight=False)
+    else:
+        console.print("the replay ends with another model than the run", markup=False, highlight=False)
+        raise typer.Exit(1)
 
 
 @app.command("eval")
@@ -287,11 +326,26 @@ def _open(config: Config) -> Any:
         return open_dataset(config)
 
 
-def _run(config: Config, dataset: Any, out: Path, resume: bool) -> None:
-    from fedmlh.engines.local import run as run_locally
+def _find_engine(name: str, address: str | None) -> dict[str, Any]:
+    """The engine of that name, as `run` takes it."""
+    if name not in ("local", "ray"):
+        raise UserError(f"there is no engine '{name}': choose local or ray")
+    if name == "local":
+        if address is not None:
+            raise UserError("--ray-address has no effect on the local engine: pass --engine ray as well")
+        return {}
+    try:
+        from fedmlh.engines.ray import live_on_ray
+    except ImportError:
+        raise UserError("the Ray engine needs Ray, which is not installed: pip install 'fedmlh[ray]'") from None
+    return {"engine": partial(live_on_ray, address=address)}
+
+
+def _run(config: Config, dataset: Any, out: Path, resume: bool, **options: Any) -> None:
+    from fedmlh.engines.simulation import run as simulate
 
     with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
-        run_locally(config, dataset, out, resume=resume, watch=watch, tell=_tell)
+        simulate(config, dataset, out, resume=resume, watch=watch, tell=_tell, **options)
 
 
 @contextmanager

@@ -6,7 +6,11 @@ server/          certificate and key, points to evaluate on, Flower's database a
 run/             the run folder, as of any run
 """
 
+import fcntl
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +32,8 @@ from fedmlh.storage import read_sealed, write_atomically, write_sealed
 #: How long certificates hold.
 DAYS = 730
 _MOST_EXAMPLES = 2**31
+#: Seconds after which a process that still trains is not just about to end.
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,21 @@ class Federation:
                 f"each of them into {self.path / 'enrolled'}"
             )
         return found
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Alone with the run folder; a process that is about to end is waited for."""
+        with open(self.server / "lock", "wb") as file:
+            end = time.monotonic() + _PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        raise UserError(f"another process trains in {self.path}: end it first") from None
+                    time.sleep(0.5)
+            yield
 
     def write_nodes(self, nodes: dict[int, int]) -> None:
         """Keep under which node each site's key is registered."""

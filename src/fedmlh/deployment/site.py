@@ -22,9 +22,9 @@ from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.deployment.agreement import Agreement
 from fedmlh.deployment.keys import make_node_key, write_secret
 from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
-from fedmlh.deployment.memory import MemoryFile, keeps_state
+from fedmlh.deployment.memory import MemoryFile
 from fedmlh.errors import UserError
-from fedmlh.federated.client import Client
+from fedmlh.federated.client import Client, keeps_state
 from fedmlh.federated.delivery import largest_payload
 from fedmlh.federated.messages import BroadcastHeader, unpack
 from fedmlh.federated.task import Seeds
@@ -179,30 +179,32 @@ class Site:
     def answer(self, broadcast: bytes) -> bytes:
         """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
         task = self.agreement.task
-        # Three times the model is more than any broadcast; what it really holds is checked by the client itself.
-        header, _ = unpack(BroadcastHeader, broadcast, 3 * largest_payload(task))
+        # Whatever a broadcast may carry; what this one does is checked by the client itself.
+        header, _ = unpack(BroadcastHeader, broadcast, 2 * largest_payload(task))
         memory = MemoryFile(self.folder / "memory")
-        kept = memory.load(header, task.config)
-        before = self._read_prepared()
-        train = self.points.train
-        client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU, before)
+        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
         with one_thread():
-            update, staged = client.answer(broadcast, kept)
-        if client.prepared is not None and client.prepared is not before:
-            self._write_prepared(*client.prepared)
+            update, staged = self._client(seeds).answer(broadcast, memory.load(header.run))
         if keeps_state(task.config):
-            memory.save(header, staged)
+            memory.save(header.run, staged)
         return update
+
+    def _client(self, seeds: Seeds) -> Client:
+        """The client with its points hashed by these seeds: as an earlier message left them, or now."""
+        task, train = self.agreement.task, self.points.train
+        known = self._read_prepared()
+        if known is not None and known[0] == seeds:
+            return Client.from_shard(task, self.number, seeds, known[1], CPU)
+        client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU)
+        if task.accepts(seeds):
+            self._write_prepared(seeds, client.prepare(seeds))
+        return client
 
     def warm_up(self) -> None:
         """Hash the points and compile what trains, so that the first round need not wait for it."""
-        task, train = self.agreement.task, self.points.train
-        seeds, known = task.draw_seeds(), self._read_prepared()
-        if known is None or known[0] != seeds:
-            shard = Client(task, self.number, train.X, train.Y, self.points.labels, CPU).prepare(seeds)
-            self._write_prepared(seeds, shard)
-        else:
-            shard = known[1]
+        task = self.agreement.task
+        seeds = task.draw_seeds()
+        shard = self._client(seeds).prepare(seeds)
         few = Shard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))
         orders = draw_orders(len(few), task.recipe, generator(seeds.run, "warm-up"))
         with one_thread():

@@ -1,17 +1,51 @@
-"""The rounds of a run, whatever engine reaches the clients: train, evaluate, select, checkpoint, stop early."""
+"""A run, whatever engine reaches the clients: rounds with their checkpoints, the best one selected, tested and kept."""
 
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
-from fedmlh.federated.server import Exchange, Server
-from fedmlh.runs.checkpoint import Progress
+from fedmlh.federated.messages import Rejected
+from fedmlh.federated.server import Server
+from fedmlh.federated.tally import Outbox, Tally
+from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.summary import summarize
+from fedmlh.serving.bundle import save_bundle
 
 #: Called with the record of each round as it finishes.
 Watch = Callable[[dict[str, Any]], None]
+#: Called with a line for the user.
+Tell = Callable[[str], None]
+
+
+def ignore(news: object) -> None:
+    """What a run is watched with where nobody watches."""
+
+
+class Clients(Protocol):
+    """All that an engine is: a way to the clients, and what they keep between rounds if the server's side keeps it."""
+
+    @property
+    def memories(self) -> dict[int, Memory]:
+        """What clients keep; a checkpoint holds it. Empty for ever where clients keep it themselves."""
+
+    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterable[tuple[int, bytes | Rejected] | Tally]:
+        """Send everyone the broadcast, yield the replies as federated.server.Exchange says."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its figures, and the folder in which it lies."""
+
+    summary: dict[str, Any]
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -24,14 +58,64 @@ class Judge:
     metric: str  # "precision" or the paper's "precision_paper"
     test: Prepared | None = None  # also measured every round, selects nothing
 
+    @classmethod
+    def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: Prepared) -> "Judge":
+        """The judge whom the config asks for."""
+        if config.selection == "paper":
+            return cls(evaluator, "test", test, "precision_paper")
+        watched = test if config.test_every_round else None
+        return cls(evaluator, "validation", evaluator.prepare(validation), "precision", watched)
+
+
+def conduct(
+    server: Server,
+    clients: Clients,
+    judge: Judge,
+    test: Prepared,
+    dataset: Dataset,
+    folder: RunFolder,
+    *,
+    watch: Watch = ignore,
+    tell: Tell = ignore,
+    more: Callable[[Progress], dict[str, Any]] = lambda progress: {},
+) -> Run:
+    """All rounds from the last checkpoint on, then model and summary; an engine may add `more` figures."""
+    task, rounds = server.task, server.task.config.rounds
+    identity = f"{server.run} {dataset.fingerprint}"
+    checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device)
+    progress, problems = checkpoints.load()
+    if progress is not None and progress.server.round > rounds:
+        raise UserError(
+            f"{folder.path} has finished {progress.server.round} rounds already, more than rounds = {rounds}"
+        )
+    folder.open(task.config)
+    for problem in problems:
+        tell(f"{problem}; going on from the checkpoint before it")
+
+    def write(progress: Progress) -> None:
+        folder.write_metrics(progress.history)
+        folder.write_participation(progress.log)
+
+    def save(progress: Progress) -> None:
+        checkpoints.save(progress)
+        write(progress)
+
+    # Of the last round before the stop, the checkpoint may have been written and what follows from it not.
+    if progress is not None:
+        write(progress)
+    progress = run_rounds(server, clients, judge, watch, save, progress)
+    summary = summarize(task, progress, judge.evaluator.evaluate(progress.best_model, test)) | more(progress)
+    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
+    folder.write_summary(summary)
+    return Run(summary, folder.path)
+
 
 def run_rounds(
     server: Server,
-    exchange: Exchange,
-    memories: MutableMapping[int, Memory],
+    clients: Clients,
     judge: Judge,
-    watch: Watch = lambda record: None,
-    save: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = ignore,
+    save: Callable[[Progress], None] = ignore,
     progress: Progress | None = None,
 ) -> Progress:
     """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
@@ -39,10 +123,10 @@ def run_rounds(
     if progress is None:
         state = server.begin()
         progress = Progress(state, state.model)
-    memories.update(progress.memories)
+    clients.memories.update(progress.memories)
     while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
         started = time.perf_counter()
-        state, report = server.run_round(progress.server, exchange)
+        state, report = server.run_round(progress.server, clients.exchange)
         trained = time.perf_counter()
         values = judge.evaluator.evaluate(state.shown, judge.points)
         record: dict[str, Any] = {
@@ -66,8 +150,9 @@ def run_rounds(
             state.shown if better else progress.best_model,
             report.round if better else progress.best_round,
             score if better else progress.best_score,
-            dict(memories),
+            dict(clients.memories),
             [*progress.history, record],
+            [*progress.log, *report.log],
         )
         save(progress)
         watch(record)

@@ -24,6 +24,13 @@ class Average:
             total += (part.double() * (weight * self._scale)).round_().long()
         self._weight += weight
 
+    def merge(self, other: "Average") -> None:
+        """Count all that another of the same size and bound has counted."""
+        if other._scale != self._scale:
+            raise ValueError("sums of different scale do not add up")
+        self._total += other._total.to(self._total.device)
+        self._weight += other._weight
+
     def mean(self) -> Tensor:
         """The average of what was added.  # [P]"""
         mean = torch.empty(len(self._total), device=self._total.device)

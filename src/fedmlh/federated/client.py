@@ -7,11 +7,12 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.corrections import correct
-from fedmlh.federated.delivery import keep_model, read_model
-from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
+from fedmlh.federated.delivery import keep_model, read_model, sends_changes
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
 from fedmlh.model.training import Shard, draw_orders, full_gradient, train
@@ -26,10 +27,25 @@ class Memory:
     staged: dict[str, Tensor] = field(default_factory=dict)
     #: Round and attempt in which `staged` was made; empty: nothing is staged.
     staged_in: tuple[int, ...] = ()
+    #: The same of `kept`; empty: nothing of this client had been accepted before.
+    kept_in: tuple[int, ...] = ()
 
-    def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor]:
-        """What holds now: the staged state if just that update was accepted, else what was kept before."""
-        return self.staged if self.staged_in and self.staged_in == accepted else self.kept
+    def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor] | None:
+        """What holds after the update that was accepted last; None where this memory knows nothing of that one.
+
+        A client of which nothing was accepted, or whose past the server has forgotten, begins with nothing.
+        """
+        if not accepted:
+            return {}
+        if self.staged_in == accepted:
+            return self.staged
+        return self.kept if self.kept_in == accepted else None
+
+
+def keeps_state(config: Config) -> bool:
+    """Whether clients carry anything from round to round."""
+    feedback = make_codec(config.update_codec).feedback
+    return feedback or sends_changes(config.broadcast_codec) or config.correction != "none"
 
 
 @dataclass(frozen=True)
@@ -49,25 +65,22 @@ class Client:
     """One site's training points, hashed once with the seeds that the server sends."""
 
     def __init__(
-        self,
-        task: Task,
-        number: int,
-        X: csr_matrix,
-        Y: csr_matrix,
-        labels: Labels,
-        device: torch.device,
-        prepared: tuple[Seeds, Shard] | None = None,
+        self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels, device: torch.device
     ) -> None:
         self.task = task
         self.number = number
         self.device = device
-        self._raw = (X, Y, labels)
-        #: What `prepare` made last, or somebody kept from an earlier life of this client.
-        self.prepared = prepared
+        self._raw: tuple[csr_matrix, csr_matrix, Labels] | None = (X, Y, labels)
+        self._prepared: tuple[Seeds, Shard] | None = None
+        self._length = int(Y.shape[0])
 
-    def under(self, task: Task) -> "Client":
-        """The same site with the same points in another task."""
-        return Client(task, self.number, *self._raw, self.device)
+    @classmethod
+    def from_shard(cls, task: Task, number: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
+        """A client that has its points only as they were hashed with these seeds."""
+        client = cls.__new__(cls)
+        client.task, client.number, client.device = task, number, device
+        client._raw, client._prepared, client._length = None, (seeds, shard), len(shard)
+        return client
 
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
@@ -78,7 +91,7 @@ class Client:
     def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
         """What a broadcast asks for, if it is one that this client should follow."""
         header, seeds, payload, control = check_broadcast(broadcast, self.number, self.task)
-        kept = memory.settle(tuple(header.accepted))
+        kept = self._recall(memory, tuple(header.accepted))
         model = read_model(header, payload, self.task, kept)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
         orders = draw_orders(len(self), self.task.recipe, rng)
@@ -110,7 +123,18 @@ class Client:
             loss,
             len(control),
         )
-        return pack(update, payload + control), Memory(work.kept, work.held | staged, (header.round, header.attempt))
+        memory = Memory(work.kept, work.held | staged, (header.round, header.attempt), tuple(header.accepted))
+        return pack(update, payload + control), memory
+
+    def _recall(self, memory: Memory, accepted: tuple[int, ...]) -> dict[str, Tensor]:
+        """What this client keeps, or Rejected where it should keep something and has lost it, or has an old copy."""
+        kept = memory.settle(accepted)
+        if kept is None and keeps_state(self.task.config):
+            number, attempt = accepted
+            raise Rejected(
+                Reason.STATE, f"this client no longer has what it kept after round {number}, attempt {attempt}"
+            )
+        return kept or {}
 
     def _encode(self, change: Tensor, work: Assignment) -> tuple[bytes, dict[str, Tensor]]:
         """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""
@@ -135,11 +159,13 @@ class Client:
 
     def prepare(self, seeds: Seeds) -> Shard:
         """The points as the model sees them; made once, since the seeds stay the same for a run."""
-        if self.prepared is None or self.prepared[0] != seeds:
+        if self._prepared is None or self._prepared[0] != seeds:
+            if self._raw is None:
+                raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")
             X, Y, labels = self._raw
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
-            self.prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
-        return self.prepared[1]
+            self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
+        return self._prepared[1]
 
     def __len__(self) -> int:
-        return int(self._raw[1].shape[0])
+        return self._length

@@ -54,6 +54,11 @@ class Rejected(Exception):
         self.detail = detail
 
 
+def name_failure(error: Exception) -> Rejected:
+    """What an engine yields for a client that refused or failed."""
+    return error if isinstance(error, Rejected) else Rejected(Reason.FAILED, f"{type(error).__name__}: {error}")
+
+
 @dataclass(frozen=True)
 class BroadcastHeader:
     """Server to client: which round to train, from which model, with which hash functions."""
@@ -95,7 +100,7 @@ Header = TypeVar("Header", BroadcastHeader, UpdateHeader)
 _KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
 
 
-def pack(header: BroadcastHeader | UpdateHeader, payload: bytes) -> bytes:
+def pack(header: BroadcastHeader | UpdateHeader, payload: bytes | memoryview) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedmlh.errors import UserError
-from fedmlh.federated.aggregate import Average
 from fedmlh.federated.delivery import (
     Changes,
     drop_old,
@@ -20,13 +19,20 @@ from fedmlh.federated.delivery import (
 )
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
+from fedmlh.federated.participation import Attempt
+from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.federated.validate import Expected, check_update
+from fedmlh.federated.validate import Expected
 from fedmlh.randomness import generator
 
 #: How an engine reaches clients: given whom to ask and the broadcast for each, it yields (client, reply) in any
-#: order; a client that could not answer yields the Rejected that says why.
-Exchange = Callable[[Sequence[int], Callable[[int], bytes]], Iterable[tuple[int, bytes | Rejected]]]
+#: order, or a Tally of several replies; a client that could not answer yields the Rejected that says why, and one of
+#: which nothing comes is late.
+Exchange = Callable[[Sequence[int], Outbox], Iterable[tuple[int, bytes | Rejected] | Tally]]
+
+#: What clients are sent in one attempt, by the round of the model that they hold: codec, bytes of control at the
+#: payload's end, payload.
+Payloads = dict[int, tuple[str, int, bytes]]
 
 #: Vectors that the server itself keeps: the average of recent models, SCAFFOLD's control, what clients hold. All others
 #: are the optimizer's.
@@ -72,6 +78,22 @@ class RoundReport:
     loss: float = 0.0
     #: Clients that were sent anything in this round or before.
     reached: set[int] = field(default_factory=set)
+    #: Who took part in each attempt.
+    log: list[Attempt] = field(default_factory=list)
+
+    def close(self, tally: Tally, shared_bytes: int) -> None:
+        """Take down an attempt; `shared_bytes` is what a client is sent with its first broadcast."""
+        attempt = tally.close()
+        self.log.append(attempt)
+        self.attempts = len(self.log)
+        self.accepted = list(attempt.accepted)
+        self.refused += [{"attempt": attempt.attempt, **vars(entry)} for entry in attempt.refused]
+        new = {client for client, _ in tally.sent} - self.reached
+        self.reached |= new
+        self.bytes_up += tally.bytes_up
+        self.bytes_down += sum(length for _, length in tally.sent) + shared_bytes * len(new)
+        if attempt.accepted:
+            self.loss = sum(tally.losses[client] for client in attempt.accepted) / len(attempt.accepted)
 
 
 class Server:
@@ -98,7 +120,6 @@ class Server:
         config = self.task.config
         report = RoundReport(state.round + 1, reached=set(state.reached))
         for attempt in range(config.max_attempts):
-            report.attempts = attempt + 1
             new_state = self._attempt(state, attempt, exchange, report)
             if new_state is not None:
                 return new_state, report
@@ -116,19 +137,23 @@ class Server:
         clients = sorted(self.max_examples)
         return sorted(int(c) for c in rng.choice(clients, self.task.config.clients_per_round, replace=False))
 
-    def broadcast(
-        self, state: ServerState, attempt: int, client: int, payloads: dict[int, tuple[str, bytes]] | None = None
-    ) -> bytes:
-        """What one client needs to take part in the next round; `payloads` keeps what others will be sent as well."""
+    def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
+        """What one client needs to take part in the next round."""
+        return pack(*self._write(state, attempt, client, {}))
+
+    def _write(
+        self, state: ServerState, attempt: int, client: int, payloads: Payloads
+    ) -> tuple[BroadcastHeader, bytes]:
+        """Header and payload of a broadcast; `payloads` keeps what others will be sent as well."""
         accepted = state.accepted.get(client, ())
-        payloads = {} if payloads is None else payloads
         # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
         held = round_held(accepted) if sends_changes(self.task.config.broadcast_codec) else 0
         if held not in payloads:
             config, seed = self.task.config, self.seeds.run
-            payloads[held] = write_model(config.broadcast_codec, seed, state.round, state.held, state.changes, held)
-        codec, payload = payloads[held]
-        control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
+            codec, model = write_model(config.broadcast_codec, seed, state.round, state.held, state.changes, held)
+            control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
+            payloads[held] = codec, len(control), model + control
+        codec, control_bytes, payload = payloads[held]
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
@@ -140,10 +165,10 @@ class Server:
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
             accepted=list(accepted),
-            control=len(control),
+            control=control_bytes,
             steps=self.steps,
         )
-        return pack(header, payload + control)
+        return header, payload
 
     def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
         config = self.task.config
@@ -160,62 +185,26 @@ class Server:
             self.seeds.run,
             control=config.correction == "scaffold",
         )
-        uniform = config.weighting == "uniform"
-        max_weight = len(clients) if uniform else sum(expected.max_examples.values())
-        average = Average(len(state.model), max_weight, self.device)
-        controls = Average(len(state.model), len(clients), self.device) if expected.control else None
-        taken: dict[int, float] = {}
-        squares: dict[int, float] = {}
-        forgetful: set[int] = set()
-        sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
-
-        payloads: dict[int, tuple[str, bytes]] = {}
-
-        def send(client: int) -> bytes:
-            message = self.broadcast(state, attempt, client, payloads)
-            sent.append((client, len(message)))
-            return message
-
-        for client, reply in exchange(clients, send):
-            try:
-                if isinstance(reply, Rejected):
-                    raise reply
-                report.bytes_up += len(reply)
-                header, values, control = check_update(reply, client, expected, taken)
-            except Rejected as refusal:
-                report.refused.append(
-                    {
-                        "client": client,
-                        "attempt": attempt,
-                        "reason": str(refusal.reason),
-                        "detail": refusal.detail,
-                    }
-                )
-                if refusal.reason == Reason.STATE:
-                    forgetful.add(client)
-                continue
-            average.add(values.to(self.device), 1 if uniform else header.examples)
-            if controls is not None and control is not None:
-                controls.add(control.to(self.device), 1)
-            taken[client] = header.loss
-            squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-        new = {client for client, _ in sent} - report.reached
-        report.bytes_down += sum(length for _, length in sent) + len(self.shared) * len(new)
-        report.reached |= new
-        if len(taken) < config.quorum:
+        tally = Tally(expected, uniform=config.weighting == "uniform", device=self.device)
+        payloads: Payloads = {}
+        for part in exchange(clients, Outbox(tally, lambda client: self._write(state, attempt, client, payloads))):
+            if isinstance(part, Tally):
+                tally.merge(part)
+            else:
+                tally.add(*part)
+        report.close(tally, len(self.shared))
+        if len(tally.losses) < config.quorum:
             return None
-        report.accepted = sorted(taken)
-        report.loss = sum(taken[client] for client in report.accepted) / len(taken)
+        forgetful = {entry.client for entry in tally.refused if entry.reason == Reason.STATE}
         remembered = {client: when for client, when in state.accepted.items() if client not in forgetful}
-        accepted = {**remembered, **dict.fromkeys(taken, (report.round, attempt))}
-        # In the order of the clients, not of arrival, since this sum is of floats.
-        change = Change(average.mean(), [squares[client] for client in report.accepted])
-        model, vectors = self._step(state, change)
-        if controls is not None:
+        accepted = {**remembered, **dict.fromkeys(report.accepted, (report.round, attempt))}
+        model, vectors = self._step(state, tally.change())
+        control_change = tally.control_change()
+        if control_change is not None:
             # Over all clients, since those who did not take part keep the control they had.
-            share = len(taken) / len(self.max_examples)
+            share = len(report.accepted) / len(self.max_examples)
             before = state.vectors.get("control", torch.zeros_like(state.model))
-            vectors = {**vectors, "control": torch.add(before, controls.mean(), alpha=share)}
+            vectors = {**vectors, "control": torch.add(before, control_change, alpha=share)}
         new_state = ServerState(report.round, model, accepted, vectors, reached=frozenset(report.reached))
         return self._deliver(state, new_state)
 

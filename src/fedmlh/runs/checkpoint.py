@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
+from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState
 from fedmlh.model.stack import Stack
 from fedmlh.storage import read_sealed, write_sealed
@@ -32,6 +33,8 @@ class Progress:
     memories: dict[int, Memory] = field(default_factory=dict)
     #: One record a finished round, as in metrics.jsonl.
     history: list[dict[str, Any]] = field(default_factory=list)
+    #: One record an attempt, as in participation.jsonl.
+    log: list[Attempt] = field(default_factory=list)
 
 
 class Checkpoints:
@@ -98,13 +101,13 @@ class Checkpoints:
                 raise UserError(f"{folder} belongs to another run, with other settings or other data")
             tensors = {name: load_tensors(content) for name, content in files.items() if name.endswith(".safetensors")}
             memories = {}
-            for number, staged_in in state["memories"].items():
+            for number, (kept_in, staged_in) in state["memories"].items():
                 stored = tensors.get(f"client-{int(number):06d}.safetensors", {})
                 kept, staged = (
                     {key.partition(".")[2]: value for key, value in stored.items() if key.startswith(part)}
                     for part in ("kept.", "staged.")
                 )
-                memories[int(number)] = Memory(kept, staged, tuple(staged_in))
+                memories[int(number)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
             names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
             models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
             self._check_state(state, models, folder)
@@ -125,6 +128,7 @@ class Checkpoints:
                 state["best_score"],
                 memories,
                 state["history"],
+                [Attempt.from_json(line) for line in state["log"]],
             )
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
             raise UserError(f"{folder} is not a checkpoint of fedmlh ({type(error).__name__}: {error})") from None
@@ -139,8 +143,9 @@ class Checkpoints:
             "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
             "best_score": progress.best_score,
-            "memories": {client: memory.staged_in for client, memory in progress.memories.items()},
+            "memories": {client: [memory.kept_in, memory.staged_in] for client, memory in progress.memories.items()},
             "history": progress.history,
+            "log": [line.to_json() for line in progress.log],
         }
 
     def _check_state(self, state: dict[str, Any], models: dict[str, Tensor], folder: Path) -> None:
@@ -156,6 +161,7 @@ class Checkpoints:
         first = rounds - len(state["changes"]) + 1
         if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and "held" not in state["vectors"]):
             raise ValueError("its changes do not lead up to its round")
+        check_log([Attempt.from_json(line) for line in state["log"]], rounds)
         for record in history:
             whole += [record["bytes_up"], record["bytes_down"]]
             if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):

@@ -1,12 +1,14 @@
-"""The run folder: config.toml, metrics.jsonl, summary.json, checkpoint/, model/."""
+"""The run folder: config.toml, metrics.jsonl, participation.jsonl, summary.json, checkpoint/, model/."""
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
+from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 
@@ -85,6 +87,11 @@ class RunFolder:
         lines = [json.dumps({"format_version": FORMAT_VERSION, **record}) for record in history]
         write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in lines).encode())
 
+    def write_participation(self, log: Sequence[Attempt]) -> None:
+        """One line an attempt at a finished round: who was asked, who counted, who did not and why."""
+        lines = [json.dumps({"format_version": FORMAT_VERSION, **line.to_json()}) for line in log]
+        write_atomically(self.path / "participation.jsonl", "".join(line + "\n" for line in lines).encode())
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The figures of a finished run."""
         content = {"format_version": FORMAT_VERSION, **summary}
@@ -93,7 +100,7 @@ class RunFolder:
     def read(self) -> FinishedRun:
         """All that a report needs, or a UserError where the run has not finished."""
         summary, history = self.read_summary(), self.read_metrics()
-        return FinishedRun(self.path.name, Config.load(self.path / "config.toml"), summary, history)
+        return FinishedRun(self.path.name, self.read_config(), summary, history)
 
     def read_summary(self) -> dict[str, Any]:
         """The figures of a finished run, or a UserError where it has not finished."""
@@ -102,6 +109,16 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records of all rounds."""
         return list(self._read("metrics.jsonl", _parse_records))
+
+    def read_participation(self) -> list[Attempt]:
+        """Who took part in the attempts at all rounds."""
+        return list(self._read("participation.jsonl", _parse_log))
+
+    def read_config(self) -> Config:
+        """What the run was told."""
+        if not (self.path / "config.toml").is_file():
+            raise UserError(f"{self.path} has no config.toml: it is no run folder")
+        return Config.load(self.path / "config.toml")
 
     def _read(self, name: str, parse: Any) -> Any:
         try:
@@ -119,3 +136,11 @@ def _parse_records(text: str) -> list[dict[str, Any]]:
     if not records:
         raise ValueError("no round in it")
     return records
+
+
+def _parse_log(text: str) -> list[Attempt]:
+    log = [Attempt.from_json(json.loads(line)) for line in text.splitlines()]
+    if not log:
+        raise ValueError("no attempt in it")
+    check_log(log, log[-1].round)
+    return log

@@ -7,6 +7,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmlh.engines.flower.envelope import unwrap, wrap
+from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Reason, Rejected
 
 #: Seconds between two looks for replies.
@@ -21,6 +22,8 @@ class GridSites:
         self.nodes = nodes
         self.deadline = deadline
         self.quorum = quorum
+        #: Empty for ever: what a site keeps between rounds, it keeps itself.
+        self.memories: dict[int, Memory] = {}
 
     def exchange(
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
@@ -14,7 +15,10 @@ from fedmlh.data.division import divide
 from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.deployment.site import Points, create_site, translate
 from fedmlh.engines.flower.processes import Tell, free_port, start_supernode, stop, train
+from fedmlh.engines.replay import read_log, replay
 from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.runs.folder import RunFolder
+from fedmlh.serving.bundle import load_bundle
 from fedmlh.sizing import choose_sizes
 
 
@@ -67,3 +71,11 @@ def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Pope
 def train_loopback(federation: Federation, tell: Tell, watch: Callable[[int], None] = lambda rounds: None) -> None:
     """Train a federation of this machine from start to end."""
     train(federation, tell, watch, running_sites(federation))
+
+
+def replay_loopback(federation: Federation, dataset: Dataset, out: Path) -> bool:
+    """Repeat the run in one process from its log of who took part; whether the model is the same to the bit."""
+    config, log = read_log(federation.run)
+    replay(config, log, dataset, out)
+    models = [load_bundle(RunFolder(folder).model).weights for folder in (federation.run.path, out)]
+    return bool(torch.equal(*models))

@@ -28,7 +28,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedmlh.deployment.agreement import split_address
-from fedmlh.deployment.federation import Federation
+from fedmlh.deployment.federation import Enrolment, Federation
 from fedmlh.deployment.site import Site
 from fedmlh.engines.flower.bundle import make_bundle
 from fedmlh.engines.flower.server import FOLDER
@@ -41,6 +41,8 @@ PAUSE = 1.0
 LIVES = 3
 #: Seconds that a SuperLink has to start.
 START = 60.0
+#: Seconds before a SuperNode that ended is started again.
+AGAIN = 10.0
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -86,6 +88,31 @@ def start_supernode(folder: Path, log: IO[bytes] | None = None) -> "subprocess.P
     )
 
 
+def keep_supernode(folder: Path, tell: Tell) -> None:
+    """A SuperNode for as long as nobody interrupts: one that ends is started again."""
+    while True:
+        process = start_supernode(folder)
+        try:
+            process.wait()
+        finally:
+            stop(process)
+        tell(
+            f"not connected (the lines above say why); if the server does not know this site's key yet, hand "
+            f"{folder / 'enrolment.json'} in; trying again in {AGAIN:g} s"
+        )
+        time.sleep(AGAIN)
+
+
+def find_statuses(federation: Federation) -> dict[int, str] | None:
+    """How each enrolled site is connected; None where no SuperLink answers."""
+    with contextlib.closing(Control(federation)) as control:
+        if not control.answers():
+            return None
+        nodes = control.list_nodes()
+    keys = {number: encode_key(entry) for number, entry in federation.enrolments().items()}
+    return {number: nodes[key][1] for number, key in keys.items() if key in nodes}
+
+
 class Control:
     """What the server's own machine may tell the SuperLink."""
 
@@ -118,10 +145,7 @@ class Control:
 
     def register(self, federation: Federation) -> dict[int, int]:
         """Let in just the sites that have enrolled; node by number."""
-        keys = {
-            number: public_key_to_bytes(load_key(enrolment.public_key, enrolment.site))
-            for number, enrolment in federation.all_enrolments().items()
-        }
+        keys = {number: encode_key(enrolment) for number, enrolment in federation.all_enrolments().items()}
         known = self.list_nodes()
         for key in known.keys() - set(keys.values()):
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=known[key][0]))
@@ -149,12 +173,12 @@ class Control:
         self._client.StopRun(StopRunRequest(run_id=run))
 
 
-def load_key(text: str, site: str) -> Any:
-    """A site's public key."""
+def encode_key(enrolment: Enrolment) -> bytes:
+    """A site's public key as Flower keeps it."""
     try:
-        return load_ssh_public_key(text.encode())
-    except ValueError:
-        raise UserError(f"the public key that site {site} handed in cannot be read") from None
+        return bytes(public_key_to_bytes(load_ssh_public_key(enrolment.public_key.encode())))
+    except (ValueError, AttributeError):
+        raise UserError(f"the public key that site {enrolment.site} handed in cannot be read") from None
 
 
 def train(

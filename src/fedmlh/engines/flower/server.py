@@ -21,7 +21,8 @@ def main(grid: Grid, context: Context) -> None:
 
     federation = Federation(Path(os.environ[FOLDER]))
     try:
-        train(federation, grid)
+        with federation.lock():
+            train(federation, grid)
     except UserError as problem:
         federation.write_outcome(str(problem))
     else:

@@ -1,0 +1,269 @@
+"""The Ray engine: simulated clients on the workers of a cluster, which send back sums and not models.
+
+The hashed points of all clients lie once on every machine of the cluster, in Ray's object store, and so does what a
+round sends; a worker copies out a client's points for as long as that client trains. It validates and adds up the
+updates of its clients in fixed point, so that neither the number of workers nor who trained where can change a bit.
+
+What clients keep between rounds stays with the driver and travels with the work: a checkpoint of every round needs it
+there anyway, and a worker has nothing to lose, so that a lost one is replaced and its clients are trained again.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from scipy.sparse import csr_matrix, vstack
+
+from fedmlh.engines.population import Population
+from fedmlh.errors import UserError
+from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, name_failure
+from fedmlh.federated.sharing import add_points
+from fedmlh.federated.tally import Outbox, Tally
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.validate import Expected
+from fedmlh.model.threads import one_thread
+from fedmlh.model.training import Shard
+
+#: How often a client's training may take its worker down before the client is left out.
+MAX_LOSSES = 3
+#: How long a cluster may take to find room for a worker and start it.
+START_SECONDS = 120
+
+#: Data, indices and indptr of a sparse matrix: what the object store can share.
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The hashed points of all clients, one after the other, and behind them those that everyone has."""
+
+    features: tuple[Arrays, ...]  # 1 or R × [n, d̃]
+    buckets: tuple[Arrays, ...]  # R × [n, B]
+    widths: tuple[int, int]  # d̃, B
+    bounds: Mapping[int, tuple[int, int]]  # the rows of each client
+    shared: tuple[int, int]
+
+    @classmethod
+    def gather(cls, population: Population) -> "Stock":
+        """All points of a population."""
+        shards, bounds, end = population.shards, {}, 0
+        for number, shard in shards.items():
+            bounds[number] = (end, end + len(shard))
+            end += len(shard)
+        X, Y = (vstack([getattr(shard, part) for shard in shards.values()], "csr") for part in "XY")
+        X, Y = add_points(X, Y, population.shared)
+        client = Client(population.task, 0, X, Y, population.labels, population.device)
+        whole = client.prepare(population.seeds)
+        features, buckets = (
+            tuple((matrix.data, matrix.indices, matrix.indptr) for matrix in part)
+            for part in (whole.features, whole.buckets)
+        )
+        widths = (whole.features[0].shape[1], whole.buckets[0].shape[1])
+        return cls(features, buckets, widths, bounds, (end, X.shape[0]))
+
+    def shard(self, number: int) -> Shard:
+        """A copy of what a client trains on: loops compiled for read-only memory might round differently."""
+        features, buckets = (
+            tuple(self._rows(arrays, number, width) for arrays in part)
+            for part, width in zip((self.features, self.buckets), self.widths, strict=True)
+        )
+        return Shard(features, buckets)
+
+    def _rows(self, arrays: Arrays, number: int, width: int) -> csr_matrix:
+        parts = [_cut(arrays, *bounds, width) for bounds in (self.bounds[number], self.shared) if bounds[0] < bounds[1]]
+        return vstack(parts, "csr") if len(parts) > 1 else parts[0]
+
+
+def _cut(arrays: Arrays, begin: int, end: int, width: int) -> csr_matrix:
+    """Rows begin … end of a matrix, copied."""
+    data, indices, indptr = arrays
+    first, last = indptr[begin], indptr[end]
+    part = (data[first:last], indices[first:last], indptr[begin : end + 1] - first)
+    return csr_matrix(part, shape=(end - begin, width), copy=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker is to do in one attempt at a round: which clients to train, and what an update must be to count."""
+
+    expected: Expected
+    uniform: bool
+    headers: tuple[BroadcastHeader, ...]
+    #: References to the payloads in the object store, and which of them goes with each header.
+    payloads: tuple[Any, ...]
+    places: tuple[int, ...]
+    memories: Mapping[int, Memory]
+    #: How many workers were lost over it.
+    losses: int = 0
+
+    @property
+    def clients(self) -> list[int]:
+        """Whom it concerns."""
+        return [header.client for header in self.headers]
+
+    def split(self) -> list["Work"]:
+        """The same, a client at a time."""
+        return [
+            replace(self, headers=(header,), places=(place,), losses=0)
+            for header, place in zip(self.headers, self.places, strict=True)
+        ]
+
+
+class Worker:
+    """A process of the cluster that trains clients, one after the other in one thread."""
+
+    def __init__(self, task: Task, seeds: Seeds, stock: Stock) -> None:
+        self.task = task
+        self.seeds = seeds
+        self.stock = stock
+
+    def pid(self) -> int:
+        """Its process, once it is ready."""
+        return os.getpid()
+
+    def train(self, work: Work) -> tuple[Tally, dict[int, Memory]]:
+        """The tally of the clients' updates, and what the clients keep."""
+        cpu = torch.device("cpu")
+        tally = Tally(work.expected, uniform=work.uniform, device=cpu)
+        payloads = ray.get(list(work.payloads))
+        memories = {}
+        for header, place in zip(work.headers, work.places, strict=True):
+            number = header.client
+            reply: bytes | Rejected
+            try:
+                client = Client.from_shard(self.task, number, self.seeds, self.stock.shard(number), cpu)
+                message = tally.send(header, memoryview(payloads[place]))
+                with one_thread():
+                    reply, memories[number] = client.answer(message, work.memories.get(number, Memory()))
+            except Exception as error:  # one client's failure must not end the run: it is named in the round's record
+                reply = name_failure(error)
+            tally.add(number, reply)
+        return tally, memories
+
+
+class RayClients:
+    """Simulated clients, wherever the cluster has workers for them."""
+
+    def __init__(self, population: Population, count: int) -> None:
+        self.memories: dict[int, Memory] = {}
+        self.count = count
+        stock = ray.put(Stock.gather(population))
+        self._worker = ray.remote(num_cpus=1)(Worker)
+        self._arguments = (population.task, population.seeds, stock)
+        self.workers: list[Any] = []
+        self._hire()
+
+    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, Rejected] | Tally]:
+        """Deal the clients out to the workers and pass on their tallies; the work of a lost worker is done again."""
+        running: dict[Any, tuple[Any, Work]] = {}
+
+        def submit(work: Work) -> None:
+            busy = [worker for worker, _ in running.values()]
+            worker = min(self.workers, key=busy.count)
+            running[worker.train.remote(work)] = (worker, work)
+
+        for work in self._deal(sampled, outbox):
+            submit(work)
+        while running:
+            done = ray.wait(list(running), num_returns=1)[0][0]
+            worker, work = running.pop(done)
+            try:
+                tally, memories = ray.get(done)
+            except RayTaskError:
+                raise
+            except RayError:
+                if worker in self.workers:
+                    self.workers.remove(worker)
+                    self._hire()
+                if len(work.headers) > 1:
+                    # One by one, so that a client that takes its worker down takes no other client with it.
+                    again = work.split()
+                elif work.losses + 1 < MAX_LOSSES:
+                    again = [replace(work, losses=work.losses + 1)]
+                else:
+                    again = []
+                    yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost over it")
+                for part in again:
+                    submit(part)
+                continue
+            self.memories |= memories
+            yield tally
+
+    def _deal(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[Work]:
+        """About as many points for every worker: the largest client next goes to whoever has the fewest so far."""
+        tally = outbox.tally
+        examples = tally.expected.max_examples
+        loads, hands = [0] * len(self.workers), [[] for _ in self.workers]  # type: tuple[list[int], list[list[int]]]
+        for client in sorted(sampled, key=lambda client: (-examples[client], client)):
+            least = loads.index(min(loads))
+            loads[least] += examples[client]
+            hands[least].append(client)
+        letters = {client: outbox.write(client) for client in sampled}
+        # Clients that are sent the same share one payload, and the store holds it once.
+        shared = {id(payload): payload for _, payload in letters.values()}
+        stored = tuple(ray.put(np.frombuffer(payload, np.uint8)) for payload in shared.values())
+        order = list(shared)
+        for hand in filter(None, hands):
+            yield Work(
+                tally.expected,
+                tally.uniform,
+                tuple(letters[client][0] for client in hand),
+                stored,
+                tuple(order.index(id(letters[client][1])) for client in hand),
+                {client: self.memories[client] for client in hand if client in self.memories},
+            )
+
+    def _hire(self) -> None:
+        """Start the workers that are missing, and go on with those that the cluster has room for."""
+        new = [self._worker.remote(*self._arguments) for _ in range(self.count - len(self.workers))]
+        deadline = time.monotonic() + START_SECONDS
+        for worker in new:
+            ready = worker.pid.remote()
+            if ray.wait([ready], timeout=max(0.0, deadline - time.monotonic()))[0]:
+                self.workers.append(worker)
+            else:
+                ray.kill(worker)
+        if not self.workers:
+            raise UserError(
+                f"the Ray cluster has not started a worker within {START_SECONDS} s: it has no free CPU, or its "
+                f"machines lack this version of fedmlh"
+            )
+
+
+@contextmanager
+def live_on_ray(
+    population: Population, workers: int | None = None, *, address: str | None = None
+) -> Iterator[RayClients]:
+    """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
+    if population.device.type != "cpu":
+        raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
+    joined = ray.is_initialized()
+    if not joined:
+        _join(address, workers)
+    try:
+        free = int(ray.cluster_resources().get("CPU", 1))
+        most = min(population.task.config.clients_per_round, len(population.shards))
+        yield RayClients(population, max(1, min(workers or free, most)))
+    finally:
+        if not joined:
+            ray.shutdown()
+
+
+def _join(address: str | None, workers: int | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
+        return
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(f"there is no Ray cluster at {address} ({error})") from None

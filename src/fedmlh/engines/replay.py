@@ -1,0 +1,75 @@
+"""A run repeated in process from its participation log, whatever engine made it: to the same bits."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.engines.local import LocalClients, live_in_process
+from fedmlh.engines.loop import Run, Tell, Watch, ignore
+from fedmlh.engines.population import Population
+from fedmlh.engines.simulation import run
+from fedmlh.errors import UserError
+from fedmlh.federated.client import Memory
+from fedmlh.federated.messages import Rejected
+from fedmlh.federated.participation import Attempt
+from fedmlh.federated.tally import Outbox
+from fedmlh.runs.folder import RunFolder
+
+
+class ReplayedClients:
+    """Clients in this process, of whom those answer who counted in the log; the others are refused as they were."""
+
+    def __init__(self, local: LocalClients, log: Sequence[Attempt]) -> None:
+        self.local = local
+        self.log = {(line.round, line.attempt): line for line in log}
+
+    @property
+    def memories(self) -> dict[int, Memory]:
+        """What the clients keep."""
+        return self.local.memories
+
+    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, bytes | Rejected]]:
+        """What the log says of this attempt."""
+        expected = outbox.tally.expected
+        line = self.log.get((expected.round, expected.attempt))
+        if line is None or list(line.sampled) != list(sampled):
+            raise UserError(
+                f"round {expected.round}, attempt {expected.attempt} is not as the log says, which was made with other "
+                f"settings or other data (--data)"
+            )
+        yield from self.local.exchange(line.accepted, outbox)
+        for entry in line.refused:
+            if entry.client not in line.accepted:
+                outbox(entry.client)  # it was sent the round like everyone else
+            yield entry.client, Rejected(entry.reason, entry.detail)
+
+
+def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
+    """The config with which the rounds of a run can be repeated, and who took part in them."""
+    config, log = folder.read_config(), folder.read_participation()
+    most = 1 + max(line.attempt for line in log)
+    # A resumed run may have been given other limits on the way; its log ends where it ended.
+    limits = {"rounds": log[-1].round, "patience": 0, "max_attempts": max(most, config.max_attempts)}
+    return config.replace(**limits), log
+
+
+def replay(
+    config: Config,
+    log: Sequence[Attempt],
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    watch: Watch = ignore,
+    tell: Tell = ignore,
+) -> Run:
+    """Repeat a run in the new folder `out`, with exactly those clients that counted in each attempt."""
+
+    @contextmanager
+    def live(population: Population, workers: int | None) -> Iterator[ReplayedClients]:
+        with live_in_process(population, workers) as local:
+            yield ReplayedClients(local, log)
+
+    return run(config, dataset, out, engine=live, workers=workers, watch=watch, tell=tell)

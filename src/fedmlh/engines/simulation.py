@@ -1,0 +1,116 @@
+"""A federation that is simulated: a data set dealt out to clients, who train wherever the engine has room for them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.division import Division, divide
+from fedmlh.engines.local import LocalClients, live_in_process, make_trainer
+from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore, run_rounds
+from fedmlh.engines.population import Engine, Population
+from fedmlh.errors import UserError
+from fedmlh.evaluation.costs import reset_peak_memory
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+from fedmlh.federated.server import Server
+from fedmlh.federated.sharing import encode_points
+from fedmlh.federated.task import Task
+from fedmlh.runs.checkpoint import Progress
+from fedmlh.runs.folder import RunFolder
+from fedmlh.sizing import choose_sizes
+
+
+def run(
+    config: Config,
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    engine: Engine = live_in_process,
+    resume: bool = False,
+    workers: int | None = None,
+    watch: Watch = ignore,
+    tell: Tell = ignore,
+) -> Run:
+    """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
+    for reason in reasons:
+        tell(reason)
+    folder = RunFolder(Path(out))
+    folder.check(config, resume=resume)
+    reset_peak_memory()
+    if dataset.site_names and config.partition != "folder":
+        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{config.partition}' deals it out anew")
+    device = pick_device(config.device)
+    task = Task(config, dataset.num_features, dataset.num_labels)
+    division = divide(dataset.train, config)
+    shared = encode_points(division.shared) if len(division.shared) else b""
+    examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
+    server = Server(task, examples, device, shared)
+    population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
+    with engine(population, workers) as clients:
+        evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
+        test = evaluator.prepare(dataset.test)
+        judge = Judge.appoint(config, evaluator, division.validation, test)
+
+        def compare(progress: Progress) -> dict[str, Any]:
+            if config.selection == "paper":
+                return {}
+            rows = _compare_clients(server, population, division, judge, progress, tell)
+            if config.partition == "folder":
+                for row in rows:
+                    row["site"] = dataset.site_names[row["client"]]
+            return {"clients": rows}
+
+        return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto takes a GPU where there is one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UserError("device is 'cuda', but torch finds no GPU here: use --device cpu")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def _compare_clients(
+    server: Server,
+    population: Population,
+    division: Division,
+    judge: Judge,
+    progress: Progress,
+    tell: Tell,
+) -> list[dict[str, Any]]:
+    """What the selected model gives each client on its held-out points, and what it would reach alone.
+
+    Alone: the same initial model, as many rounds at most, the best round on those same points; nothing holds it back
+    to a common model, and points that everyone was given it has as well.
+    """
+    config, evaluator = server.task.config, judge.evaluator
+    parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
+    rows = []
+    for number, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
+        row: dict[str, Any] = {
+            "client": number,
+            "examples": len(division.shards[number]),
+            "held_out": len(parts[number]),
+            "precision": values["precision"],
+        }
+        if config.local_baseline:
+            tell(f"training client {number} alone")
+            changes = {"clients_per_round": 1, "quorum": 1, "correction": "none", "prox_mu": 0.0}
+            single = replace(server.task, config=config.replace(**changes))
+            client = population.client(number, single)
+            own = Judge(
+                evaluator, "validation", evaluator.prepare(division.validation.take(parts[number])), "precision"
+            )
+            trainer = make_trainer(single, {number: client}, server.seeds, server.device)
+            alone = LocalClients({number: client}, 1, trainer)
+            lonely = Server(single, {number: server.max_examples[number]}, server.device)
+            ended = run_rounds(lonely, alone, own)
+            row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
+            row["best_round_alone"] = ended.best_round
+        rows.append(row)
+    return rows

@@ -1,0 +1,101 @@
+"""The replies to one attempt at a round, checked and summed as they come; workers' parts of it add up to the whole."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedmlh.federated.aggregate import Average
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
+from fedmlh.federated.optimizers import Change
+from fedmlh.federated.participation import Attempt, Refusal
+from fedmlh.federated.validate import Expected, check_update
+
+
+class Tally:
+    """What the server's step needs of the updates that count, and who is left out; no update is kept."""
+
+    def __init__(self, expected: Expected, *, uniform: bool, device: torch.device) -> None:
+        self.expected = expected
+        self.uniform = uniform
+        self.device = device
+        #: The loss of every client whose update counts, and the squared length of the update.
+        self.losses: dict[int, float] = {}
+        self.squares: dict[int, float] = {}
+        self.refused: list[Refusal] = []
+        self.sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
+        self.bytes_up = 0
+        size, sampled = expected.num_parameters, expected.max_examples
+        # The bound is that of the whole attempt in every part of it, so that all parts have the same scale.
+        self._average = Average(size, len(sampled) if uniform else sum(sampled.values()), device)
+        self._controls = Average(size, len(sampled), device) if expected.control else None
+
+    def send(self, header: BroadcastHeader, payload: bytes | memoryview) -> bytes:
+        """The message for a client, counted."""
+        message = pack(header, payload)
+        self.sent.append((header.client, len(message)))
+        return message
+
+    def add(self, client: int, reply: bytes | Rejected) -> None:
+        """Count a reply, or name the client with the reason why it does not count."""
+        try:
+            if isinstance(reply, Rejected):
+                raise reply
+            self.bytes_up += len(reply)
+            header, values, control = check_update(reply, client, self.expected, self.losses)
+        except Rejected as refusal:
+            self.refused.append(Refusal(client, refusal.reason, refusal.detail))
+            return
+        self._average.add(values.to(self.device), 1 if self.uniform else header.examples)
+        if self._controls is not None and control is not None:
+            self._controls.add(control.to(self.device), 1)
+        self.losses[client] = header.loss
+        self.squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+
+    def merge(self, other: "Tally") -> None:
+        """Add what another has counted of the same attempt, from other clients."""
+        if other.expected != self.expected or self.losses.keys() & other.losses.keys():
+            raise ValueError("parts of different attempts, or with a client in common, do not add up")
+        self._average.merge(other._average)
+        if self._controls is not None and other._controls is not None:
+            self._controls.merge(other._controls)
+        self.losses |= other.losses
+        self.squares |= other.squares
+        self.refused += other.refused
+        self.sent += other.sent
+        self.bytes_up += other.bytes_up
+
+    def close(self) -> Attempt:
+        """Who took part, in the order of the clients; who was asked and said nothing is late."""
+        silent = self.expected.max_examples.keys() - self.losses.keys() - {entry.client for entry in self.refused}
+        self.refused += [Refusal(client, Reason.LATE, "no reply came") for client in silent]
+        self.refused.sort(key=lambda entry: entry.client)
+        return Attempt(
+            self.expected.round,
+            self.expected.attempt,
+            sorted(self.expected.max_examples),
+            sorted(self.losses),
+            self.refused,
+        )
+
+    def change(self) -> Change:
+        """The average update, and the lengths of all in the order of the clients: they are summed as floats."""
+        return Change(self._average.mean(), [self.squares[client] for client in sorted(self.squares)])
+
+    def control_change(self) -> Tensor | None:
+        """The average change of SCAFFOLD's controls, where there are any.  # [P]"""
+        return None if self._controls is None else self._controls.mean()
+
+
+class Outbox:
+    """What each client is to be sent in one attempt at a round."""
+
+    def __init__(self, tally: Tally, write: Callable[[int], tuple[BroadcastHeader, bytes]]) -> None:
+        #: Counts this attempt; an engine that tallies elsewhere makes parts that expect the same.
+        self.tally = tally
+        #: Header and payload for a client; clients that are sent the same share one payload.
+        self.write = write
+
+    def __call__(self, client: int) -> bytes:
+        """The message for a client, which counts as sent."""
+        return self.tally.send(*self.write(client))
