@@ -193,6 +193,9 @@ def train(
     `sites` are started once their keys are registered.
     """
     federation.all_enrolments()
+    if federation.read_outcome() == (True, None):
+        tell("this run has finished already")
+        return
     federation.clear_outcome()
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(_Link.of(federation))

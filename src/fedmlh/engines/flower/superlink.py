@@ -28,8 +28,12 @@ class LocalControl:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or not."""
-        if scope["type"] != "http" or scope["path"].startswith(_FOR_NODES) or is_local(scope):
+        path = scope.get("path", "")
+        for_nodes = path.startswith(_FOR_NODES) and ".." not in path
+        if scope["type"] == "lifespan" or for_nodes or is_local(scope):
             await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
             return
         await send({"type": "http.response.start", "status": 403, "headers": []})
         await send({"type": "http.response.body", "body": b"only from the server's own machine"})
