@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -20,9 +21,11 @@ from fedmlh.deployment.federation import Enrolment, Federation, Yardstick
 from fedmlh.deployment.memory import MemoryFile
 from fedmlh.deployment.site import Site, create_site, read_points
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+from fedmlh.evaluation.metrics import Metrics, summarize_sums
+from fedmlh.evaluation.report import Report, ask, read_report, write_report
 from fedmlh.federated.client import Client, Memory
-from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
 from fedmlh.storage import read_checked, write_checked
 from test_command_line import call
@@ -319,3 +322,54 @@ def test_the_commands_lead_from_init_to_an_enrolled_site(tmp_path: Path, capsys:
         message = capsys.readouterr().err
         assert sentence in message.replace("\n", " ")
         assert "Traceback" not in message
+
+
+def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: Federation) -> None:
+    from fedmlh.engines.flower.evaluation import answer_question
+
+    site, task = make_site(federation, "south"), federation.agreement.task
+    seeds = task.draw_seeds()
+    model = task.stack.initial(5)
+    message = ask(task, seeds, "run", 3, 1, model)
+    question, _ = unpack(QuestionHeader, message, len(message))
+    answer = answer_question(site, message)
+    report = read_report(answer, question, BASE.top_k, 3)
+    nobody = LabelCounts(np.zeros(len(CATALOGUE), np.int64), 1)
+    evaluator = Evaluator(task, seeds, federation.agreement.labels, nobody, CPU)
+    expected = evaluator.evaluate(model, evaluator.prepare(site.points.held_out))
+    assert summarize_sums(report.together) == expected
+    assert report.alone is None
+    assert b"goat" not in answer
+    with pytest.raises(Rejected, match="other configuration"):
+        answer_question(site, ask(_changed(federation.agreement, num_features=513).task, seeds, "run", 3, 1, model))
+    with pytest.raises(Rejected, match="not sampled"):
+        answer_question(site, ask(task, seeds, "run", 3, 0, model))
+    with pytest.raises(Rejected, match="not finite"):
+        answer_question(site, ask(task, seeds, "run", 3, 1, model * float("nan")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sums: sums.update(points=[4]),
+        lambda sums: sums.update(points=[0]),
+        lambda sums: sums.update(k=[1, 5]),
+        lambda sums: sums.update(precision_infrequent=[2**80, 2**80]),
+        lambda sums: sums.update(ndcg_infrequent=[-1, 0]),
+        lambda sums: sums.update(psp_best=[2**200, 0]),
+        lambda sums: sums.update(recall_infrequent=[0.5, 0]),
+        lambda sums: sums.update(recall_infrequent=["x", 0]),
+        lambda sums: sums.pop("recall_infrequent"),
+        lambda sums: sums.update(more=[1, 1]),
+        lambda sums: sums.clear(),
+    ],
+)
+def test_sums_that_cannot_be_are_refused(federation: Federation, change: Callable[[dict[str, object]], None]) -> None:
+    question = QuestionHeader("run", federation.agreement.task.fingerprint, 3, 1, 0, [], [])
+    metrics = Metrics(BASE.top_k, np.zeros(5, bool), np.ones(5))
+    metrics.add(np.array([[0, 1, 2]]), csr_matrix(np.array([[1, 0, 0, 0, 1]], np.float32)))
+    sums = metrics.sums()
+    assert read_report(write_report(question, Report(sums)), question, BASE.top_k, 3).together == sums
+    change(sums)  # type: ignore[arg-type]
+    with pytest.raises(Rejected, match="malformed"):
+        read_report(write_report(question, Report(sums)), question, BASE.top_k, 3)

@@ -55,6 +55,7 @@ TINY = Config(
     broadcast_codec="int8",
     top_k=(1, 3),
     deadline=300,
+    local_baseline=True,
 )
 
 
@@ -217,6 +218,10 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
             k: v for k, v in other.items() if "seconds" not in k
         }
     assert len(records[0]) == 3
+    rows = [json.loads((folder / "summary.json").read_text())["clients"] for folder in folders]
+    assert [row.pop("site") for row in rows[0]] == [f"site-{row['client']}" for row in rows[1]]
+    assert rows[0] == rows[1]
+    assert all("precision_alone" in row for row in rows[1])
     logs = [(folder / "participation.jsonl").read_text() for folder in folders]
     assert logs[0] == logs[1]
     said: list[str] = []

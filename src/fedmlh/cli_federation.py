@@ -146,7 +146,7 @@ def rehearse(
     with _resumable(), _ended_by_signals(), _watch(chosen.rounds) as watch:
         train_loopback(federation, _tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
-    _print_report([federation.run.path, out / "replay"], out / "report.html")
+    _print_report([federation.run.path], out / "report.html")
     if not same:
         raise UserError("the model of the sites differs from that of one process: this should never happen")
     console.print("one process, told who took part in each round, trains the same model to the bit")

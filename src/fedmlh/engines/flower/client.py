@@ -6,6 +6,7 @@ need not wait for it.
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -20,15 +21,36 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Answer a broadcast with an update, or with the code of a refusal."""
-    from fedmlh.deployment.site import Site
 
+    def answer(folder: Path, broadcast: bytes) -> bytes:
+        from fedmlh.deployment.site import Site
+
+        return Site(folder).answer(broadcast)
+
+    return _respond(message, context, answer)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Answer a model with the sums over the site's held-out points, or with the code of a refusal."""
+
+    def answer(folder: Path, question: bytes) -> bytes:
+        from fedmlh.deployment.site import Site
+        from fedmlh.engines.flower.evaluation import answer_question
+
+        return answer_question(Site(folder), question)
+
+    return _respond(message, context, answer)
+
+
+def _respond(message: Message, context: Context, answer: Callable[[Path, bytes], bytes]) -> Message:
     try:
-        broadcast = unwrap(message)
-        if isinstance(broadcast, Rejected):
-            raise broadcast
-        content = wrap(Site(Path(str(context.node_config["site"]))).answer(broadcast))
+        question = unwrap(message)
+        if isinstance(question, Rejected):
+            raise question
+        content = wrap(answer(Path(str(context.node_config["site"])), question))
     except Rejected as refusal:
-        print(f"fedmlh: broadcast refused: {refusal}", file=sys.stderr)
+        print(f"fedmlh: {message.metadata.message_type} refused: {refusal}", file=sys.stderr)
         content = wrap_refusal(refusal.reason)
     except Exception:  # whatever it is, it is the site's own affair: the server learns only that it failed
         traceback.print_exc()

@@ -28,19 +28,25 @@ class GridSites:
     def exchange(
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | Rejected]]:
-        """Ask each sampled site once it is connected; replies come as they arrive, until the deadline.
+        """Have the sampled sites train; replies come as they arrive, until the deadline."""
+        return self.ask("train", sampled, broadcast, self.quorum)
+
+    def ask(
+        self, kind: str, sites: Sequence[int], write: Callable[[int], bytes], quorum: int
+    ) -> Iterator[tuple[int, bytes | Rejected]]:
+        """Send each site its message once it is connected, and wait for the replies.
 
         Sites that are not connected are waited for as long as others are, or as long as the quorum needs them.
         """
         end = time.monotonic() + self.deadline
-        absent, asked, answers = list(sampled), dict[str, int](), 0
+        absent, asked, answers = list(sites), dict[str, int](), 0
         while absent or asked:
             left = end - time.monotonic()
-            if left <= 0 or (not asked and answers >= self.quorum):
+            if left <= 0:
                 break
             online = set(self.grid.get_node_ids())
             for client in [client for client in absent if self.nodes[client] in online]:
-                asked[self._send(client, broadcast(client), left)] = client
+                asked[self._send(kind, client, write(client), left)] = client
                 absent.remove(client)
             # One at a time: the updates of a round need not all lie in memory at once.
             for identifier in list(asked):
@@ -48,13 +54,15 @@ class GridSites:
                     answer = unwrap(reply)
                     answers += isinstance(answer, bytes)
                     yield asked.pop(identifier), answer
+            if not asked and answers >= quorum:
+                break
             time.sleep(PAUSE)
         for client in absent:
             yield client, Rejected(Reason.ABSENT, "the site was not connected")
         for client in asked.values():
             yield client, Rejected(Reason.LATE, f"no reply within {self.deadline:g} s")
 
-    def _send(self, client: int, message: bytes, seconds: float) -> str:
+    def _send(self, kind: str, client: int, message: bytes, seconds: float) -> str:
         # A site that comes back after the deadline finds nothing to do: the message has expired by then.
-        (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client], "train", ttl=seconds)])
+        (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client], kind, ttl=seconds)])
         return str(identifier)

@@ -3,6 +3,7 @@
 from flwr.serverapp import Grid
 
 from fedmlh.deployment.federation import Federation
+from fedmlh.engines.flower.evaluation import compare_sites
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.loop import Judge, conduct
 from fedmlh.engines.simulation import pick_device
@@ -22,4 +23,13 @@ def train(federation: Federation, grid: Grid) -> None:
     test = evaluator.prepare(yardstick.dataset.test)
     judge = Judge.appoint(config, evaluator, yardstick.dataset.train, test)
     sites = GridSites(grid, federation.read_nodes(), deadline=config.deadline, quorum=config.quorum)
-    conduct(server, sites, judge, test, yardstick.dataset, federation.run, tell=lambda line: print(line, flush=True))
+    conduct(
+        server,
+        sites,
+        judge,
+        test,
+        yardstick.dataset,
+        federation.run,
+        tell=lambda line: print(line, flush=True),
+        more=lambda progress: compare_sites(federation, server, sites, progress),
+    )
