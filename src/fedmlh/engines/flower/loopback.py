@@ -22,7 +22,7 @@ from fedmlh.serving.bundle import load_bundle
 from fedmlh.sizing import choose_sizes
 
 
-def create_loopback(config: Config, dataset: Dataset, out: Path) -> Federation:
+def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = "") -> Federation:
     """The folders of a federation whose sites hold what a run in one process would deal out to its clients."""
     config, _ = choose_sizes(config, dataset.num_features, dataset.num_labels)
     division = divide(dataset.train, config)
@@ -39,7 +39,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path) -> Federation:
         out,
         config.replace(data=""),
         Yardstick(held, LabelCounts.of(dataset.train)),
-        address=f"127.0.0.1:{free_port()}",
+        address=address or f"127.0.0.1:{free_port()}",
         sites=sites,
     )
     for number, shard in division.shards.items():
