@@ -45,14 +45,14 @@ CONFIG = Config(
     clients_per_round=3,
     quorum=2,
     rounds=5,
-    local_epochs=60,  # some seconds of training, so that a fault finds a site at work
+    local_epochs=40,  # some seconds of training, so that a fault finds a site at work
     num_tables=2,
     num_buckets=30,
     feature_dim=100,
     hidden_sizes=(64,),
     update_codec="fp16",
     top_k=(1, 3),
-    deadline=45,
+    deadline=90,
     max_attempts=10,
 )
 PATIENCE = 900.0
@@ -106,7 +106,8 @@ class Rehearsal:
             start = call("start", "federation", "start", self.federation.path)
             wait_for(lambda: (self.federation.server / "nodes.json").exists(), start)
             for site in self.federation.agreement.sites:
-                settings = {"PYTHONPATH": str(path)} if site == lying else {}
+                before = os.environ.get("PYTHONPATH", "")
+                settings = {"PYTHONPATH": f"{path}{os.pathsep}{before}"} if site == lying else {}
                 self.commands[site] = call(site, "federation", "join", self.federation.path / site, **settings)
             yield start
 
