@@ -176,6 +176,16 @@ def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_n
     assert dict(starts) == dict.fromkeys(SIZES, expected)
 
 
+def test_where_all_are_needed_a_client_that_lost_its_state_is_served_in_the_next_attempt():
+    """Else every attempt at the round would fail for the same reason."""
+    fed = Federation(update_codec="topk-10%", clients_per_round=5, quorum=5)
+    state = fed.run(3)
+    del fed.memories[3]
+    state, report = fed.server.run_round(state, fed.exchange())
+    assert [(line.attempt, [entry.client for entry in line.refused]) for line in report.log] == [(0, [3]), (1, [])]
+    assert report.accepted == [0, 1, 2, 3, 4]
+
+
 def test_a_client_with_an_old_state_does_not_take_it_for_the_new_one():
     """As after restoring a backup: adding changes to another model would go unnoticed for ever."""
     fed = Federation(broadcast_codec="int4", clients_per_round=5)

@@ -24,11 +24,11 @@ BASE = Config(
     synthetic_features=60,
     synthetic_labels=40,
     partition="iid",
-    num_clients=8,
+    num_clients=6,
     clients_per_round=4,
     quorum=2,
     max_attempts=20,
-    rounds=6,
+    rounds=9,
     local_epochs=1,
     batch_size=40,
     num_tables=2,
@@ -168,7 +168,7 @@ def test_a_replay_under_other_settings_is_refused(runs, tmp_path):
 
 def test_a_resumed_run_has_the_log_of_an_unbroken_one(tmp_path):
     """Also where the stop came between the checkpoint and the log, or the log was lost."""
-    config = VARIANTS["plain"].replace(num_clients=8, max_attempts=3)
+    config = VARIANTS["plain"].replace(rounds=4)
     run(config, DATA, tmp_path / "whole")
     expected = (tmp_path / "whole" / "participation.jsonl").read_bytes()
     for name, spoil in {"kept": None, "older": expected[: expected.index(b"\n") + 1], "lost": b""}.items():
@@ -179,6 +179,9 @@ def test_a_resumed_run_has_the_log_of_an_unbroken_one(tmp_path):
             log.write_bytes(spoil)
         run(config, DATA, tmp_path / name, resume=True)
         assert log.read_bytes() == expected
+    log.unlink()
+    run(config, DATA, tmp_path / name, resume=True)
+    assert log.read_bytes() == expected, "also where there is no round left to run"
 
 
 def test_attempts_below_quorum_change_nothing_and_end_with_a_clear_message(tmp_path):

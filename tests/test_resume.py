@@ -558,7 +558,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, monkeypatch, variant):
 
     for number, shuffle in enumerate(shuffles):
         arrivals = []
-        check = vars(sys.modules["fedmlh.federated.server"])["check_update"]
+        check = vars(sys.modules["fedmlh.federated.tally"])["check_update"]
 
         def heard(message, sender, *rest, check=check, arrivals=arrivals):
             arrivals.append(sender)
@@ -566,7 +566,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, monkeypatch, variant):
 
         with monkeypatch.context() as patch:
             patch.setattr(local, "as_completed", lambda jobs, shuffle=shuffle: shuffle(list(jobs)))
-            patch.setattr("fedmlh.federated.server.check_update", heard)
+            patch.setattr("fedmlh.federated.tally.check_update", heard)
             run(config, data(), tmp_path / str(number), workers=2)
         orders.append(tuple(arrivals))
     assert len(set(orders)) == len(orders)

@@ -9,7 +9,9 @@ there anyway, and a worker has nothing to lose, so that a lost one is replaced a
 """
 
 import os
+import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -109,10 +111,20 @@ class Work:
         """Whom it concerns."""
         return [header.client for header in self.headers]
 
-    def split(self) -> list["Work"]:
-        """The same, a client at a time."""
+    def after_loss(self) -> list["Work"]:
+        """What to do when the worker was lost over it: each client by itself, then again, and at last nothing.
+
+        By itself, so that a client that takes its worker down takes no other client with it.
+        """
+        if len(self.headers) == 1:
+            return [replace(self, losses=self.losses + 1)] if self.losses + 1 < MAX_LOSSES else []
         return [
-            replace(self, headers=(header,), places=(place,), losses=0)
+            replace(
+                self,
+                headers=(header,),
+                places=(place,),
+                memories={client: memory for client, memory in self.memories.items() if client == header.client},
+            )
             for header, place in zip(self.headers, self.places, strict=True)
         ]
 
@@ -163,16 +175,14 @@ class RayClients:
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, Rejected] | Tally]:
         """Deal the clients out to the workers and pass on their tallies; the work of a lost worker is done again."""
+        waiting = deque(self._deal(sampled, outbox))
         running: dict[Any, tuple[Any, Work]] = {}
-
-        def submit(work: Work) -> None:
+        while waiting or running:
             busy = [worker for worker, _ in running.values()]
-            worker = min(self.workers, key=busy.count)
-            running[worker.train.remote(work)] = (worker, work)
-
-        for work in self._deal(sampled, outbox):
-            submit(work)
-        while running:
+            # Never two at once, so that a worker is lost over what it was doing and nothing else.
+            for worker in [worker for worker in self.workers if worker not in busy][: len(waiting)]:
+                work = waiting.popleft()
+                running[worker.train.remote(work)] = (worker, work)
             done = ray.wait(list(running), num_returns=1)[0][0]
             worker, work = running.pop(done)
             try:
@@ -180,19 +190,12 @@ class RayClients:
             except RayTaskError:
                 raise
             except RayError:
-                if worker in self.workers:
-                    self.workers.remove(worker)
-                    self._hire()
-                if len(work.headers) > 1:
-                    # One by one, so that a client that takes its worker down takes no other client with it.
-                    again = work.split()
-                elif work.losses + 1 < MAX_LOSSES:
-                    again = [replace(work, losses=work.losses + 1)]
-                else:
-                    again = []
+                self.workers.remove(worker)
+                self._hire()
+                again = work.after_loss()
+                if not again:
                     yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost over it")
-                for part in again:
-                    submit(part)
+                waiting.extend(again)
                 continue
             self.memories |= memories
             yield tally
@@ -226,10 +229,10 @@ class RayClients:
         new = [self._worker.remote(*self._arguments) for _ in range(self.count - len(self.workers))]
         deadline = time.monotonic() + START_SECONDS
         for worker in new:
-            ready = worker.pid.remote()
-            if ray.wait([ready], timeout=max(0.0, deadline - time.monotonic()))[0]:
+            try:
+                ray.get(worker.pid.remote(), timeout=max(0.0, deadline - time.monotonic()))
                 self.workers.append(worker)
-            else:
+            except RayError:
                 ray.kill(worker)
         if not self.workers:
             raise UserError(
@@ -251,7 +254,12 @@ def live_on_ray(
     try:
         free = int(ray.cluster_resources().get("CPU", 1))
         most = min(population.task.config.clients_per_round, len(population.shards))
-        yield RayClients(population, max(1, min(workers or free, most)))
+        clients = RayClients(population, max(1, min(workers or free, most)))
+        try:
+            yield clients
+        finally:
+            for worker in clients.workers:
+                ray.kill(worker)
     finally:
         if not joined:
             ray.shutdown()
@@ -259,11 +267,25 @@ def live_on_ray(
 
 def _join(address: str | None, workers: int | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # No worker uses a GPU; without it, every start warns of what later versions of Ray will do with them.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
+        ray.init(address="local", num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
         return
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"there is no Ray cluster at {address} ({error})") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"there is no Ray cluster at {address!a} ({error}): say host:port as `ray start` does"
+        ) from None
+
+
+def _knock(address: str) -> None:
+    """OSError or ValueError where nobody answers: Ray itself would wait for minutes and then end the process."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10):
+        return

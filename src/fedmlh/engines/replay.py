@@ -40,9 +40,10 @@ class ReplayedClients:
                 f"settings or other data (--data)"
             )
         yield from self.local.exchange(line.accepted, outbox)
+        for client in sampled:
+            if client not in line.accepted:
+                outbox(client)  # it was sent the round like everyone else
         for entry in line.refused:
-            if entry.client not in line.accepted:
-                outbox(entry.client)  # it was sent the round like everyone else
             yield entry.client, Rejected(entry.reason, entry.detail)
 
 

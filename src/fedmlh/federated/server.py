@@ -116,13 +116,17 @@ class Server:
         return ServerState(0, self.task.stack.initial(self.seeds.run).to(self.device))
 
     def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
-        """One synchronization round (Alg. 2, lines 9-20); an attempt below quorum leaves the state as it was."""
+        """One synchronization round (Alg. 2, lines 9-20).
+
+        An attempt below quorum leaves the state as it was, but for this: who has lost what it kept is known to have.
+        """
         config = self.task.config
         report = RoundReport(state.round + 1, reached=set(state.reached))
         for attempt in range(config.max_attempts):
             new_state = self._attempt(state, attempt, exchange, report)
             if new_state is not None:
                 return new_state, report
+            state = replace(state, accepted=_remember(state, report.log[-1]))
         reasons = "; ".join(
             f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:]
         )
@@ -195,9 +199,7 @@ class Server:
         report.close(tally, len(self.shared))
         if len(tally.losses) < config.quorum:
             return None
-        forgetful = {entry.client for entry in tally.refused if entry.reason == Reason.STATE}
-        remembered = {client: when for client, when in state.accepted.items() if client not in forgetful}
-        accepted = {**remembered, **dict.fromkeys(report.accepted, (report.round, attempt))}
+        accepted = {**_remember(state, report.log[-1]), **dict.fromkeys(report.accepted, (report.round, attempt))}
         model, vectors = self._step(state, tally.change())
         control_change = tally.control_change()
         if control_change is not None:
@@ -227,3 +229,9 @@ class Server:
             return model, vectors
         recent = torch.lerp(state.shown, model, 1 - config.model_average) if state.round else model
         return model, {**vectors, "average": recent}
+
+
+def _remember(state: ServerState, attempt: Attempt) -> dict[int, tuple[int, int]]:
+    """Last accepted updates but for those of clients that lost what they kept: they will be served as new ones."""
+    forgetful = {entry.client for entry in attempt.refused if entry.reason == Reason.STATE}
+    return {client: when for client, when in state.accepted.items() if client not in forgetful}

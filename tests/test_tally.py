@@ -1,0 +1,92 @@
+"""Replies that are tallied in parts, by whomever and in any order, add up to what one tally of all of them gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.tally import Tally
+from test_messages import SIZES, Federation
+
+CPU = torch.device("cpu")
+
+
+def hear(**settings):
+    """A whole round's tally, empty, and all replies to it: good ones, a cut one, a refusal, and a silent client."""
+    fed = Federation(clients_per_round=5, quorum=1, **settings)
+    state = fed.run(2)
+    heard = []
+
+    def exchange(sampled, outbox):
+        heard.append(outbox)
+        replies = dict(fed.local.exchange(sampled, outbox))
+        replies[0] = replies[0][:-1]
+        replies[1] = Rejected(Reason.FAILED, "out of paper")
+        heard.append({client: reply for client, reply in replies.items() if client != 2})
+        return iter(heard[1].items())
+
+    fed.server.run_round(state, exchange)
+    expected = heard[0].tally.expected
+    return lambda: Tally(expected, uniform=heard[0].tally.uniform, device=CPU), heard[1], heard[0].tally
+
+
+def content(tally):
+    """All that the server makes of a tally, as bits where it is numbers."""
+    change, control = tally.change(), tally.control_change()
+    return (
+        change.mean.numpy().tobytes(),
+        np.array(change.squares).tobytes(),
+        None if control is None else control.numpy().tobytes(),
+        tally.losses,
+        tally.bytes_up,
+        tally.close(),
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"update_codec": "topk-10%+zlib", "weighting": "examples"},
+        {"update_codec": "int4", "correction": "scaffold", "server_optimizer": "fedexp"},
+    ],
+    ids=["examples", "scaffold"],
+)
+def test_parts_add_up_to_the_whole(settings):
+    make, replies, whole = hear(**settings)
+    rng = np.random.default_rng(1)
+    expected = content(whole)
+    assert [entry.client for entry in expected[-1].refused] == [0, 1, 2]
+    assert [entry.reason for entry in expected[-1].refused] == [Reason.CORRUPT, Reason.FAILED, Reason.LATE]
+    assert expected[-1].accepted == [3, 4]
+    for _ in range(10):
+        parts = [make() for _ in range(3)]
+        for client in rng.permutation(sorted(replies)):
+            parts[rng.integers(3)].add(int(client), replies[int(client)])
+        total = make()
+        for part in rng.permutation(3):
+            total.merge(parts[part])
+        assert content(total) == expected
+
+
+def test_what_was_sent_adds_up():
+    make, _, whole = hear()
+    assert sorted(client for client, _ in whole.sent) == sorted(SIZES)
+    total = make()
+    part = make()
+    part.sent = list(whole.sent)
+    total.merge(part)
+    assert total.sent == whole.sent
+
+
+def test_what_does_not_belong_together_is_not_added():
+    make, replies, whole = hear()
+    twice = make()
+    twice.add(4, replies[4])
+    before = whole.change().mean
+    other = Tally(dataclasses.replace(whole.expected, attempt=1), uniform=True, device=CPU)
+    for stranger in (twice, other):
+        with pytest.raises(ValueError, match="do not add up"):
+            whole.merge(stranger)
+    assert torch.equal(whole.change().mean, before)
