@@ -31,7 +31,7 @@ check: $(VENV)/.ready  ## format, lint, types
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,ray]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,flower,ray]'
 	touch $@
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.txt
