@@ -121,11 +121,16 @@ class Rehearsal:
         servers = set(self.find("forkserver", site))
         return [pid for pid in servers if find_parent(pid) in servers]
 
-    def wait_for_training(self) -> str:
-        """Wait until a site is at work; which one."""
+    def wait_for_training(self) -> tuple[str, int]:
+        """Wait until a site has just begun to work; which one, and the process that does."""
         sites = self.federation.agreement.sites
-        wait_for(lambda: any(self.find_clients(site) for site in sites))
-        return next((site for site in sites if self.find_clients(site)), sites[0])
+        before = {pid for site in sites for pid in self.find_clients(site)}
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for site in sites:
+                for pid in set(self.find_clients(site)) - before:
+                    return site, pid
+        raise AssertionError("nobody trains")
 
     def rounds(self) -> int:
         path = self.federation.run.path / "metrics.jsonl"
@@ -148,7 +153,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
 def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 1, start)
-        site = rehearsal.wait_for_training()
+        site, _ = rehearsal.wait_for_training()
         for pid in rehearsal.find("fedmlh.engines.flower.supernode", site):
             os.kill(pid, signal.SIGKILL)
         refused = rehearsal.check(start)
@@ -158,9 +163,8 @@ def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
 def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 1, start)
-        site = rehearsal.wait_for_training()
-        for pid in rehearsal.find_clients(site):
-            os.kill(pid, signal.SIGKILL)
+        site, client = rehearsal.wait_for_training()
+        os.kill(client, signal.SIGKILL)
         refused = rehearsal.check(start)
     assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
 
@@ -168,7 +172,7 @@ def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
 def test_a_site_that_stops_for_a_while(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 1, start)
-        site = rehearsal.wait_for_training()
+        site, _ = rehearsal.wait_for_training()
         stopped = rehearsal.find("", site)
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
