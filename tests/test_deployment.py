@@ -148,6 +148,28 @@ def test_an_enrolment_under_other_terms_is_refused_with_the_field(
         Enrolment.load(enrolment, _changed(federation.agreement, **change))
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"labels": Labels(("\u00e9", "e\u0301"), ("a", "b"))}, "two labels of the catalogue are the same"),
+        ({"sites": ("north", "north")}, "two sites have the same name"),
+        ({"sites": ("north", "../south")}, "site name '../south'"),
+        ({"sites": ("north",)}, "num_clients is 2, but there are 1 sites"),
+        ({"address": "server"}, "say host:port"),
+        ({"address": "server:70000"}, "say host:port"),
+        ({"config": BASE.replace(text_features="tfidf")}, "text_features is 'tfidf'"),
+        ({"config": BASE.replace(shared_fraction=0.1)}, "shared_fraction is 0.1"),
+        ({"config": BASE.replace(selection="paper")}, "selection is 'paper'"),
+        ({"config": BASE.replace(data="/home/me")}, "data is '/home/me'"),
+    ],
+)
+def test_terms_that_real_sites_cannot_keep_are_refused(
+    federation: Federation, change: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        _changed(federation.agreement, **change)
+
+
 def test_another_message_format_is_refused_first(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedmlh.deployment.agreement.MESSAGE_VERSION", 99)
     with pytest.raises(UserError, match="message_version differs"):

@@ -47,6 +47,8 @@ class Agreement:
                 raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, no - or _ in front")
         if len(set(self.sites)) != len(self.sites):
             raise UserError("two sites have the same name: give each its own")
+        if len({canonical(key) for key in self.labels.keys}) != len(self.labels):
+            raise UserError("two labels of the catalogue are the same but for blanks or the way accents are written")
         if self.config.num_clients != len(self.sites):
             raise UserError(f"num_clients is {self.config.num_clients}, but there are {len(self.sites)} sites")
         for field, value, wanted in (
