@@ -280,3 +280,12 @@ def test_sites_keep_their_names_and_svmlight_sites_need_not_use_the_same_feature
     assert call(*run, "--out", tmp_path / "r") == 0
     clients = json.loads((tmp_path / "r/summary.json").read_text())["clients"]
     assert [client["site"] for client in clients] == ["north", "south"]
+
+
+def test_without_ray_its_engine_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fedmlh.engines.ray", None)
+    assert call("run", "demo", "--engine", "ray", "--out", tmp_path / "run") == 2
+    assert "pip install 'fedmlh[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

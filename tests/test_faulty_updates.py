@@ -71,8 +71,7 @@ class Federation:
             n: client.answer(self.server.broadcast(state, attempt, n), self.memories.get(n, Memory()))
             for n, client in self.clients.items()
         }
-        if not self.memories:
-            self.memories = {n: memory for n, (_, memory) in answers.items()}
+        self.memories = {n: memory for n, (_, memory) in answers.items()}
         return {n: reply for n, (reply, _) in answers.items()}
 
 
@@ -515,7 +514,8 @@ def test_a_second_answer_in_a_round_is_a_duplicate(scene):
 
 def test_a_hundred_replays_are_a_hundred_refusals(scene):
     """Each client's updates of rounds 1 to 10, played again in round 11."""
-    federation, server = scene.federation, scene.federation.server
+    federation = Federation.found(scene.federation.server.task.config)
+    server = federation.server
     state, heard = server.begin(), []
     for number in range(1, 11):
         answers = federation.answers(state, 0)
@@ -576,6 +576,7 @@ def test_with_thirty_percent_bad_clients_the_run_equals_the_honest_one(variant):
 def test_below_quorum_the_round_is_repeated_with_other_clients(scene):
     """Two of four fail in the first attempt; the second attempt asks afresh and is all that counts."""
     federation = Federation.found(scene.federation.server.task.config.replace(quorum=3))
+    federation.memories = scene.federation.memories
     server, state = federation.server, scene.state
     first, second = (federation.answers(state, attempt) for attempt in (0, 1))
 

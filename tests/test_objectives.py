@@ -284,7 +284,7 @@ def test_a_faulty_control_is_refused(points):
 
         def exchange(sampled, broadcast, control=control, payload=payload):
             for client in sampled:
-                reply, _ = fed.clients[client].answer(broadcast(client), fed.local.memories[client])
+                reply, _ = fed.clients[client].answer(broadcast(client), fed.local.memories.get(client, Memory()))
                 header, _ = unpack(UpdateHeader, reply, 1 << 20)
                 yield client, pack(dataclasses.replace(header, control=control), payload)
 
@@ -294,7 +294,7 @@ def test_a_faulty_control_is_refused(points):
             header, _ = unpack(BroadcastHeader, fed.server.broadcast(fed.state, 0, 1), 1 << 20)
             with pytest.raises(Rejected) as refusal:
                 fed.clients[1].accept(
-                    pack(dataclasses.replace(header, control=control), payload), fed.local.memories[1]
+                    pack(dataclasses.replace(header, control=control), payload), fed.local.memories.get(1, Memory())
                 )
             assert refusal.value.reason is reason, name
 

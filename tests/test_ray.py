@@ -129,6 +129,7 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(
     assert differing(tmp_path / "run", tmp_path / "whole") == []
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     victim = 4
 
