@@ -27,8 +27,9 @@ from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.deployment.federation import Federation
 from fedmlh.deployment.keys import make_node_key, make_server_identity
+from fedmlh.engines.flower.control import Control
 from fedmlh.engines.flower.loopback import create_loopback, replay_loopback
-from fedmlh.engines.flower.processes import Control, environment, free_port, start_superlink, start_supernode, stop
+from fedmlh.engines.flower.processes import environment, free_port, start_superlink, start_supernode, stop
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.bundle import load_bundle
 

@@ -107,7 +107,8 @@ def status(folder: FolderArgument) -> None:
 
     from fedmlh.cli import console
     from fedmlh.deployment.federation import Federation
-    from fedmlh.engines.flower.processes import count_rounds, find_statuses
+    from fedmlh.engines.flower.control import find_statuses
+    from fedmlh.engines.flower.processes import count_rounds
 
     federation = Federation(folder)
     enrolments, statuses = federation.enrolments(), find_statuses(federation)

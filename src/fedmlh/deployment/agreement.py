@@ -22,7 +22,7 @@ from fedmlh.hashing.families import canonical
 from fedmlh.storage import FORMAT_VERSION, read_sealed, write_sealed
 
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
-_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,5 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port, or a UserError."""
     found = _ADDRESS.fullmatch(address)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise UserError(f"address {address!a:.60}: say host:port, e.g. server.example.org:9092")
-    return found[1].strip("[]"), int(found[2])
+        raise UserError(f"address {address!a:.60}: say host:port, e.g. server.example.org:9092 (IPv4)")
+    return found[1], int(found[2])
