@@ -111,7 +111,7 @@ def measure(network: Network, model: str, rounds: int, idle: float, folder: Path
         def start(where: str, *arguments: object) -> "subprocess.Popen[bytes]":
             log = stack.enter_context(open(folder / f"{where}.log", "wb"))
             process = subprocess.Popen(network.call(where, *arguments), stdout=log, stderr=log)
-            stack.callback(stop, process, 30)
+            stack.callback(stop, process, seconds=30)
             return process
 
         server = start("s", "federation", "start", folder)

@@ -101,7 +101,7 @@ class Rehearsal:
                 log = stack.enter_context(open(self.federation.path / f"{name}.log", "wb"))
                 command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
                 process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
-                stack.callback(stop, process, 30)
+                stack.callback(stop, process, seconds=30)
                 return process
 
             start = call("start", "federation", "start", self.federation.path)
@@ -231,7 +231,7 @@ def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> N
         try:
             rehearsal.check(again)
         finally:
-            stop(again)
+            stop(again, seconds=30)
             for pid in rehearsal.find("fedmlh.engines.flower.superlink"):
                 os.kill(pid, signal.SIGTERM)
 

@@ -59,8 +59,7 @@ def test_no_byte_that_a_site_sends_has_anything_of_its_data(tmp_path: Path) -> N
         try:
             assert start.wait(900) == 0, (tmp_path / "log").read_text()
         finally:
-            stop(join)
-            stop(start)
+            stop(join, start, seconds=30)
     sent = (tmp_path / "sent").read_bytes()
     # The spy sees what is sent: two updates and a report at least, each once in plain and once for TLS.
     assert sent.count(b'"kind":"update"') >= 2

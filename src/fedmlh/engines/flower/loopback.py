@@ -16,6 +16,7 @@ from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.deployment.site import Points, create_site, translate
 from fedmlh.engines.flower.processes import Tell, free_port, start_supernode, stop, train
 from fedmlh.engines.replay import read_log, replay
+from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.bundle import load_bundle
@@ -26,6 +27,11 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
     """The folders of a federation whose sites hold what a run in one process would deal out to its clients."""
     config, _ = choose_sizes(config, dataset.num_features, dataset.num_labels)
     division = divide(dataset.train, config)
+    if len(division.shards) < config.num_clients:
+        raise UserError(
+            f"partition '{config.partition}' leaves {config.num_clients - len(division.shards)} of "
+            f"{config.num_clients} sites without a training point: use fewer sites or another partition"
+        )
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     held = Dataset(
         dataset.name,
@@ -59,12 +65,12 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
 def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     """The SuperNodes of all sites of a federation on this machine, until the block is left."""
     with ExitStack() as stack:
-        nodes = {}
+        nodes: dict[str, subprocess.Popen[bytes]] = {}
+        stack.callback(lambda: stop(*nodes.values()))
         for site in federation.agreement.sites:
             folder = federation.path / site
             log = stack.enter_context(open(folder / "supernode.log", "ab"))
             nodes[site] = start_supernode(folder, log)
-            stack.callback(stop, nodes[site])
         yield nodes
 
 
