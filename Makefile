@@ -24,13 +24,17 @@ bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
 bench-peers: $(PEERS)/.ready  ## whole rounds against pfl and Flower, in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers.py
 
-check: $(VENV)/.ready  ## format, lint, types
+check: $(VENV)/.ready-dev  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plot,fast]'
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,flower,ray]'
 	touch $@
 

@@ -86,10 +86,11 @@ def measure(
     shards = make_shards(stack, nonzeros, positives, STEPS * BATCH, CLIENTS)
     recipe = Recipe("bce", "adam", 1e-3, 1, BATCH)
     device = torch.device("cuda")
+    torch.cuda.reset_peak_memory_stats()
     trainer = CudaTrainer(stack, recipe, shards, device, tf32=True)
     start = stack.initial(0).to(device)
     orders = [np.random.default_rng(c).permutation(STEPS * BATCH)[None] for c in range(CLIENTS)]
-    results = trainer.train([start] * CLIENTS, list(range(CLIENTS)), orders)
+    results = trainer.train([start] * CLIENTS, list(range(CLIENTS)), orders, recipe.learning_rate)
     plain, plain_loss = train_plain(stack, start, shards[1].features, shards[1].buckets, orders[1], recipe)
     moved = float((plain - start).norm())
     apart = float((results[1][0] - plain).norm()) / moved
@@ -110,10 +111,10 @@ def measure(
     # A local round of one client: its points, 5 epochs, from a model on the device to a model on the device.
     alone = CudaTrainer(stack, Recipe("bce", "adam", 1e-3, EPOCHS, BATCH), {0: shards[0]}, device, tf32=True)
     few = np.stack([np.random.default_rng(e).permutation(STEPS * BATCH) for e in range(EPOCHS)])
-    alone.train([start], [0], [few])
+    alone.train([start], [0], [few], recipe.learning_rate)
     torch.cuda.synchronize()
     began = time.perf_counter()
-    alone.train([start], [0], [few])
+    alone.train([start], [0], [few], recipe.learning_rate)
     torch.cuda.synchronize()
     per_step = (time.perf_counter() - began) / (EPOCHS * STEPS)
     full_round = per_step * EPOCHS * -(-(num_points // 10) // BATCH)
@@ -131,7 +132,6 @@ def measure(
         "relative_distance_from_plain": apart,
         "peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
-    torch.cuda.reset_peak_memory_stats()
     return row
 
 

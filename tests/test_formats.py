@@ -116,6 +116,75 @@ def test_xmc_cut_short_is_refused_or_parsed_to_the_letter(folder: Path) -> None:
         assert "line 5" in error
 
 
+@pytest.mark.parametrize(
+    ("names", "train", "test"),
+    [
+        (("train.txt", "test.txt"), "2 3 2\n0,1 2:1.5\n 0:4\n", "1 3 2\n1 1:1\n"),
+        (("a_train.txt", "a_test.txt"), "2 3 2\n0,1 2:1.5\n 0:4\n", "1 3 2\n1 1:1\n"),
+        (("train.svm", "test.svm"), "0,1 2:1.5\n 0:4\n", "1 1:1\n"),
+    ],
+)
+def test_packed_text_is_read_as_what_it_holds(folder: Path, names: tuple[str, str], train: str, test: str) -> None:
+    plain = load(put(folder / "plain", **{names[0]: train, names[1]: test}))
+    packed = load(put(folder / "packed", **{f"{names[0]}.gz": train, f"{names[1]}.gz": test}))
+    assert dense(plain.train.X) == [[0, 0, 1.5], [4, 0, 0]]
+    assert packed.fingerprint == plain.fingerprint
+    points = read_points(folder / "packed" / f"{names[1]}.gz", num_features=3, first_feature=0)
+    assert dense(points) == [[0, 1, 0]]
+    cut = folder / "packed" / f"{names[0]}.gz"
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(UserError, match="cut short"):
+        load(folder / "packed")
+
+
+APART = {
+    "trn_X_Xf.txt": "3 4\n3:1.5 0:2\n\n1:4 1:1\n",
+    "trn_X_Y.txt": "3 2\n0:1.00000 1:1\n1:1 1:1\n\n",
+    "tst_X_Xf.txt": "1 4\r\n2:1\r\n",
+    "tst_X_Y.txt": "1 2\n1:1\n",
+}
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_features_and_labels_in_files_of_their_own(folder: Path, end: str) -> None:
+    put(folder, filter_labels_test__txt="0 0\n", labels__txt="a\tA\nb\n", **{n + end: c for n, c in APART.items()})
+    data = load(folder)
+    assert dense(data.train.X) == [[2, 0, 0, 1.5], [0, 0, 0, 0], [0, 5, 0, 0]]
+    assert dense(data.train.Y) == [[1, 1], [0, 1], [0, 0]]
+    assert dense(data.test.X) == [[0, 0, 1, 0]]
+    assert data.test.excluded is not None
+    assert dense(data.test.excluded) == [[1, 0]]
+    assert data.labels.names == ("A", "b")
+    assert data.notes == (
+        f"trn_X_Xf.txt{end}: duplicate features in a point: 1 summed",
+        f"trn_X_Y.txt{end}: duplicate labels of a point: 1 merged",
+    )
+    assert load(folder, data_format="xmc").fingerprint == data.fingerprint
+    with pytest.raises(UserError, match="no data set recognised in the format svmlight"):
+        load(folder, data_format="svmlight")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("tst_X_Xf.txt", "1 4 2\n2:1\n", "tst_X_Xf.txt, line 1: should be `points features`, is '1 4 2'"),
+        ("tst_X_Xf.txt", "1 3\n2:1\n", "say 4 features and 2 labels, the test files' 3 and 2"),
+        ("tst_X_Y.txt", "1 3\n2:1\n", "say 4 features and 2 labels, the test files' 4 and 3"),
+        ("tst_X_Y.txt", "2 2\n1:1\n\n", "tst_X_Y.txt: 2 points, but tst_X_Xf.txt has 1"),
+        ("tst_X_Y.txt", "1 2\n1:0.5\n", "tst_X_Y.txt: the value of a label is 1, and one is not"),
+        ("tst_X_Y.txt", "1 2\n2:1\n", "tst_X_Y.txt, line 2: feature '2' is not below 2"),
+        ("tst_X_Y.txt", "1 2\n1\n", "tst_X_Y.txt, line 2: should be `column:value` only"),
+        ("trn_X_Xf.txt", "3 4\n3:1\n1:1\n2 1:1\n", "trn_X_Xf.txt, line 4: should be `column:value` only"),
+        ("trn_X_Y.txt", "2 2\n1:1\n1:1\n1:1\n", "trn_X_Y.txt, line 4: the header promises 2 points"),
+    ],
+)
+def test_files_apart_refusals(folder: Path, name: str, content: str, problem: str) -> None:
+    put(folder, **{**APART, name: content})
+    with pytest.raises(UserError) as caught:
+        load(folder)
+    assert problem in str(caught.value)
+
+
 def test_svmlight_agrees_with_scikit_learn(folder: Path) -> None:
     from sklearn.datasets import load_svmlight_file
 

@@ -31,6 +31,7 @@ from fedmlh.federated.messages import (
 )
 from fedmlh.federated.server import Server, ServerState
 from fedmlh.federated.task import Task
+from fedmlh.model.recipe import Recipe
 
 CPU = torch.device("cpu")
 D, P = 6, 12
@@ -559,10 +560,10 @@ class TestRounds:
 
 def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for_nothing():
     """The way of a GPU: each accepts or refuses for itself, then all who accepted are trained in one call."""
-    calls = []
+    calls, recipe = [], Recipe("bce", "adam", 0.1, 1, 8)
 
     class Trainer:
-        def train(self, models, clients, orders, corrections):
+        def train(self, models, clients, orders, learning_rate, corrections):
             calls.append(list(clients))
             return [(model + 1, 0.5) for model in models]
 
@@ -573,7 +574,7 @@ def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for
         def accept(self, broadcast, memory):
             if not self.good:
                 raise Rejected(Reason.CONFIG, "another one")
-            return Assignment(None, torch.zeros(2), None, None, None, {}, {})
+            return Assignment(None, torch.zeros(2), None, recipe, None, None, {}, {})
 
         def reply(self, work, trained, loss):
             return repr(trained.tolist()).encode(), Memory()

@@ -386,7 +386,9 @@ def test_corrections_find_the_joint_optimum_that_fedavg_misses(convex, correctio
 
 
 @pytest.mark.parametrize(
-    "settings", [{"correction": "scaffold"}, VRL, {"prox_mu": 0.2}], ids=["scaffold", "vrl", "prox"]
+    "settings",
+    [{"correction": "scaffold"}, VRL, {"prox_mu": 0.2}, {"learning_rate_decay": 0.5}],
+    ids=["scaffold", "vrl", "prox", "decay"],
 )
 def test_trained_together_or_one_by_one(points, settings):
     """What a GPU's trainer is handed is what each client would train with alone."""
@@ -394,11 +396,12 @@ def test_trained_together_or_one_by_one(points, settings):
     task, seeds = fed.server.task, fed.server.seeds
 
     class Together:
-        def train(self, models, clients, orders, corrections):
+        def train(self, models, clients, orders, learning_rate, corrections):
+            recipe = dataclasses.replace(task.recipe, learning_rate=learning_rate)
             corrections = corrections or [None] * len(clients)
             shards = [fed.clients[k].prepare(seeds) for k in clients]
             return [
-                train(task.stack, model, shard, task.recipe, order, correction)
+                train(task.stack, model, shard, recipe, order, correction)
                 for model, shard, order, correction in zip(models, shards, orders, corrections, strict=True)
             ]
 
@@ -512,6 +515,21 @@ def test_shared_points_are_not_sent_again_after_a_refusal_or_an_abandoned_attemp
     assert sum(report.bytes_down for report in reports) == sum(map(len, fed.down)) + 1000 * len(reached)
 
 
+# A learning rate that falls from round to round.
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_falling_learning_rate_scales_the_steps_of_later_rounds(points, optimizer):
+    plain = Federation(BASE, points, optimizer=optimizer)
+    fading = Federation(BASE, points, optimizer=optimizer, learning_rate_decay=0.001)
+    first = plain.finish(1)
+    assert torch.equal(fading.finish(1), first)
+    moved, crept = plain.finish(1) - first, fading.finish(1) - first
+    # A thousandth of the rate: the gradients hardly change on the way, nor does what is clipped by rounding.
+    assert 0.2e-3 < float(crept.norm() / moved.norm()) < 5e-3
+    assert fading.server.task.recipe_in(3).learning_rate == pytest.approx(0.3e-6)
+
+
 # What is refused.
 
 
@@ -523,6 +541,7 @@ def test_shared_points_are_not_sent_again_after_a_refusal_or_an_abandoned_attemp
         ({**VRL, "weighting": "examples"}, "use weighting 'uniform'"),
         ({**VRL, "optimizer": "adam"}, "needs optimizer 'sgd'"),
         ({**VRL, "learning_rate": 0.0}, "learning_rate above 0"),
+        ({**VRL, "learning_rate_decay": 0.9}, "set learning_rate_decay=1"),
         ({**VRL, "clients_per_round": 4, "quorum": 4}, "every client in every round"),
         ({**VRL, "quorum": 4}, "every client in every round"),
         ({**VRL, "server_optimizer": "adam"}, "server_optimizer 'average'"),

@@ -1,5 +1,7 @@
 """Chosen sizes keep to the budget, suit any data, and are the same for everyone who sees the same sizes."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from fedmlh.data.source import open_dataset
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
-from fedmlh.sizing import choose_sizes, fit_width
+from fedmlh.sizing import choose_sizes, fit_width, parse_size
 
 RECOMMENDED = Config.load("recommended")
 
@@ -18,7 +20,7 @@ RECOMMENDED = Config.load("recommended")
 @given(
     st.integers(1, 10**6),
     st.integers(2, 10**6),
-    st.sampled_from([0.0, 0.5, 1.6, 50.0]),
+    st.sampled_from([0.0, 1e-6, 0.5, 1.6, 50.0]),
     st.sampled_from(["fedmlh", "fedavg"]),
 )
 def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budget, algorithm):
@@ -26,15 +28,17 @@ def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budge
     try:
         chosen, reasons = choose_sizes(config, features, labels)
     except UserError as error:
-        if "allow at least" in str(error):
-            return
-        raise
+        budget = float(re.search(r"allow at least ([\d,.]+) MiB", str(error))[1].replace(",", ""))
+        chosen, reasons = choose_sizes(config.replace(budget_mib=budget), features, labels)
     stack = Task(chosen, features, labels).stack
     allowed = budget * 2**20 or min(48 << 20, max(1 << 20, 400 * labels))
     assert 4 * stack.num_parameters <= allowed
     assert stack.hidden[0] >= 8
     assert chosen.sizes == "given"
     assert len(reasons) >= 2
+    assert chosen.learning_rate == pytest.approx(0.45 / stack.hidden[0], abs=1e-5)
+    kept, _ = choose_sizes(config.replace(budget_mib=budget, learning_rate=0.007), features, labels)
+    assert kept == chosen.replace(learning_rate=0.007)
 
 
 def test_the_budget_is_used_up_to_the_width():
@@ -73,3 +77,25 @@ def test_a_run_says_what_it_chose_and_resumes_with_it(tmp_path):
     assert stored.sizes == "given"
     assert stored.num_tables == 8
     run(config.replace(rounds=2), open_dataset(config), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2MiB", 2 << 20),
+        ("500KiB", 500 << 10),
+        ("0.15GiB", int(0.15 * 2**30)),
+        ("1.61 mib", 1_688_207),
+        (" 300 ", 300),
+        ("300B", 300),
+        ("0.3MiB", 314_572),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "2MB", "MiB", "-1MiB", "1e3KiB", "2 MiB each", "nan", "٣MiB", "9" * 5000])
+def test_what_is_no_size_is_refused_in_a_sentence(text):
+    with pytest.raises(UserError, match="say for example 2MiB"):
+        parse_size(text)

@@ -1,11 +1,12 @@
 """Methods, codecs and ablations on one data set: every run tested once, at the round that validation selected.
 
     python experiments/recipe/measure.py DATA_FOLDER OUT.json --preset eurlex-4k
-        --fedavg SEARCH.json --fedmlh SEARCH.json [--what methods|ablation] [--seeds 5] [--jobs 2] [--device cpu]
+        --searches FOLDER/NAME [--what methods|ablation] [--only METHOD …] [--seeds 5] [--jobs 2] [--device cpu]
 
-methods: the paper's FedAvg and FedMLH (the preset's sizes), FedAvg and FedMLH with what the search found for each, and
-the preset `recommended` at the same budget; each as it is and with codecs both ways. ablation: `recommended` with one
-part changed at a time. OUT.json is written after every run, and what it already holds is not run again.
+methods: the paper's FedAvg and FedMLH (the preset's sizes), FedAvg and FedMLH with what the search found for each
+(FOLDER/NAME-fedavg.json, …), and the preset `recommended` at the same budget, each as it is and with codecs both ways;
+and a central model of the same bytes with what its search found. ablation: `recommended` with one part changed at a
+time. OUT.json is written after every run, and what it already holds is not run again.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import multiprocessing
 import platform
 import tempfile
+import tomllib
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 
 import fedmlh
+from fedmlh.sizing import choose_sizes
 
 FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code", "rounds": 40}
 CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
@@ -54,7 +57,7 @@ ABLATION: dict[str, dict[str, Any]] = {
 
 
 def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, Any]]) -> dict[str, fedmlh.Config]:
-    """The methods by name, each with and without codecs."""
+    """The methods by name, those that send anything with and without codecs."""
     paper = fedmlh.Config.load(preset).replace(**FEDERATED, label_seeds="drawn", feature_seeds="drawn")
     found = {
         "FedAvg, paper": paper.replace(algorithm="fedavg"),
@@ -63,7 +66,8 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
         "FedMLH, searched": fedmlh.Config(**{**searched["fedmlh"], **FEDERATED}),
         "recommended": recommend(budget_mib),
     }
-    return {**found, **{f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}}
+    coded = {f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}
+    return {**found, **coded, "central, searched": fedmlh.Config(**searched["central"], rounds=FEDERATED["rounds"])}
 
 
 def recommend(budget_mib: float) -> fedmlh.Config:
@@ -93,45 +97,65 @@ def _measure(config: fedmlh.Config) -> dict[str, Any]:
     return {**kept, "curve": curve}
 
 
+def settings_of(config: fedmlh.Config | None) -> dict[str, Any]:
+    """What of a config is not as by default, as JSON has it."""
+    pairs = tomllib.loads(config.to_toml()) if config else {}
+    return {name: value for name, value in pairs.items() if value != tomllib.loads(fedmlh.Config().to_toml())[name]}
+
+
+def write(out: Path, result: dict[str, Any]) -> None:
+    """One line a run."""
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in result["runs"])
+    head = json.dumps({key: value for key, value in result.items() if key != "runs"}, indent=1).removesuffix("\n}")
+    out.write_text(f'{head},\n "runs": [\n{lines}\n ]\n}}\n')
+
+
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--preset", required=True)
-    parser.add_argument("--fedavg", type=Path, required=True)
-    parser.add_argument("--fedmlh", type=Path, required=True)
+    parser.add_argument("--searches", type=Path, required=True)
     parser.add_argument("--what", choices=["methods", "ablation"], default="methods")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    searches = {side: json.loads(getattr(arguments, side).read_text()) for side in ("fedavg", "fedmlh")}
+    name = arguments.searches.name
+    files = {side: arguments.searches.with_name(f"{name}-{side}.json") for side in ("fedavg", "fedmlh", "central")}
+    searches = {side: json.loads(path.read_text()) for side, path in files.items()}
     budget_mib = searches["fedmlh"]["budget_bytes"] / 2**20
     if arguments.what == "methods":
         settings = {side: search["winner"]["settings"] for side, search in searches.items()}
         methods = find_methods(arguments.preset, budget_mib, settings)
     else:
         methods = {name: recommend(budget_mib).replace(**change) for name, change in ABLATION.items()}
-    methods = {name: config for name, config in methods.items() if not arguments.only or name in arguments.only}
     result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
     if arguments.out.is_file():
         result = json.loads(arguments.out.read_text())
     result["machine"] = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
-    done = {(entry["method"], entry["seed"]) for entry in result["runs"]}
+    dataset = fedmlh.load(arguments.data)
+    methods = {
+        name: choose_sizes(config, dataset.num_features, dataset.num_labels)[0] for name, config in methods.items()
+    }
+    # A method whose settings have changed since is measured anew.
+    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods[run["method"]])]
+    done = {(run["method"], run["seed"]) for run in result["runs"]}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
         jobs = {
             pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, seed)
             for seed in range(arguments.seeds)
             for name, config in methods.items()
-            if (name, seed) not in done
+            if (name, seed) not in done and (not arguments.only or name in arguments.only)
         }
         for job in as_completed(jobs):
             name, seed = jobs[job]
-            result["runs"].append({"method": name, "seed": seed, **job.result()})
-            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+            settings = settings_of(methods[name])
+            result["runs"].append({"method": name, "seed": seed, "settings": settings, **job.result()})
+            write(arguments.out, result)
             shown = "/".join(f"{100 * value:.1f}" for value in result["runs"][-1]["precision"].values())
             print(f"{name}, seed {seed}: {shown}, best round {result['runs'][-1]['best_round']}", flush=True)
 

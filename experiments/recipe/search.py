@@ -1,14 +1,18 @@
 """One search for both sides: FedMLH, FedAvg or a central model, under a byte budget, judged on validation alone.
 
-    python experiments/recipe/search.py DATA_FOLDER SIDE OUT.json --budget-mib 1.61 [--jobs 2] [--device cpu]
+    python experiments/recipe/search.py DATA_FOLDER SIDE OUT.json --budget-mib 1.61 [--start OTHER.json …] [--more]
+        [--candidates 48] [--jobs 2] [--device cpu]
 
 SIDE is fedmlh, fedavg or central. Every side gets the same number of candidates, rounds and neighbours, drawn by the
 same generator from the same choices where a choice exists on that side; the width of the hidden layers is what the
-byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then
-neighbours of the best, one choice changed. Only validation figures are read or written.
+byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then,
+twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set, or its lead
+in leads.json, among the first candidates; --more goes on from what OUT.json holds: the starts, then two more stages of
+neighbours. Only validation figures are read or written.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import platform
@@ -29,6 +33,7 @@ from fedmlh.sizing import fit_width
 #: What both sides choose from.
 COMMON: dict[str, list[Any]] = {
     "learning_rate": [1e-3, 3e-3, 1e-2],
+    "learning_rate_decay": [1.0, 0.95, 0.9],
     "loss": ["bce", "softmax", "softmax"],
     "depth": [1, 1, 2],
     "normalize": [False, True],
@@ -78,11 +83,14 @@ def draw(rng: np.random.Generator, side: str) -> dict[str, Any]:
 
 
 def neighbours(best: dict[str, Any], rng: np.random.Generator, side: str) -> Iterable[dict[str, Any]]:
-    """Choices that differ from the best in one thing, in random order, without end."""
+    """Choices that differ from the best in one thing, or where those are used up in two, in random order."""
     space = {**COMMON, **HASHED} if side == "fedmlh" else COMMON
-    while True:
-        key = list(space)[int(rng.integers(len(space)))]
-        yield {**best, key: space[key][int(rng.integers(len(space[key])))]}
+    for count in itertools.count():
+        changed = dict(best)
+        for _ in range(1 if count < 200 else 2):
+            key = list(space)[int(rng.integers(len(space)))]
+            changed[key] = space[key][int(rng.integers(len(space[key])))]
+        yield changed
 
 
 _dataset: fedmlh.Dataset
@@ -121,15 +129,20 @@ def main() -> None:
     parser.add_argument("side", choices=["fedmlh", "fedavg", "central"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget-mib", type=float, required=True)
+    parser.add_argument("--start", type=Path, nargs="*", default=[])
+    parser.add_argument("--more", action="store_true")
     parser.add_argument("--candidates", type=int, default=48)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     budget = int(arguments.budget_mib * 2**20)
     dataset = fedmlh.load(arguments.data)
-    rng = np.random.default_rng(0)
-    tried: list[dict[str, Any]] = []
-    known: set[str] = set()
+    tried: list[dict[str, Any]] = json.loads(arguments.out.read_text())["tried"] if arguments.more else []
+    for entry in tried:  # what was not yet a choice then
+        entry["choice"] = {"learning_rate_decay": 1.0, **entry["choice"]}
+        entry["settings"] = {"learning_rate_decay": 1.0, **entry["settings"]}
+    known = {json.dumps(entry["settings"], sort_keys=True) for entry in tried}
+    rng = np.random.default_rng(len(tried))
 
     def fresh(choices: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -156,33 +169,49 @@ def main() -> None:
                 done.append({"stage": stage, "choice": jobs[job], **job.result()})
                 shown = "/".join(f"{100 * value:.1f}" for value in done[-1]["validation_precision"].values())
                 print(f"{stage}: {shown} after {done[-1]['seconds']:.0f} s  {done[-1]['settings']}", flush=True)
-            tried.extend(done)
-            write(arguments, budget, tried)
+                tried.append(done[-1])
+                write(arguments, budget, tried)
             return sorted(done, key=score, reverse=True)
 
-        endless = iter(lambda: draw(rng, arguments.side), None)
-        first = run_all(fresh(endless, arguments.candidates), FEW, "random")
-        second = run_all(first[: arguments.candidates // 4], ALL, "best quarter")
-        near = fresh(neighbours(second[0]["choice"], rng, arguments.side), arguments.candidates // 4)
-        third = run_all(near, ALL, "neighbours")
-        best = max(second + third, key=score)
-        near = fresh(neighbours(best["choice"], rng, arguments.side), arguments.candidates // 4)
-        run_all(near, ALL, "neighbours again")
+        start = [find_start(path, arguments.side) for path in arguments.start]
+        if arguments.more:
+            run_all(fresh(start, len(start)), ALL, "start")
+        else:
+            endless = itertools.chain(start, iter(lambda: draw(rng, arguments.side), None))
+            first = run_all(fresh(endless, arguments.candidates), FEW, "random")
+            run_all(first[: arguments.candidates // 4], ALL, "best quarter")
+        for _ in range(2):
+            best = find_winner(tried)
+            near = fresh(neighbours(best["choice"], rng, arguments.side), arguments.candidates // 4)
+            run_all(near, ALL, "neighbours")
+
+
+def find_start(path: Path, side: str) -> dict[str, Any]:
+    """The winner of a search on another set, or a side's lead."""
+    found = json.loads(path.read_text())
+    choice = found["winner"]["choice"] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
+    return {"learning_rate_decay": 1.0, **choice}
+
+
+def find_winner(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best of the full-length runs; of few rounds where there are none yet."""
+    return max(tried, key=lambda entry: (entry["rounds"] == ALL, score(entry)))
 
 
 def write(arguments: argparse.Namespace, budget: int, tried: list[dict[str, Any]]) -> None:
-    """All that was tried so far, the best of the full-length runs first named."""
-    full = [entry for entry in tried if entry["rounds"] == ALL]
+    """All that was tried so far, the winner first named."""
     result = {
         "data": arguments.data.name,
         "side": arguments.side,
         "budget_bytes": budget,
         "space": {**COMMON, **HASHED} if arguments.side == "fedmlh" else COMMON,
         "machine": f"{platform.machine()}, torch {torch.__version__}, {arguments.device}",
-        "winner": max(full, key=score) if full else None,
+        "winner": find_winner(tried),
         "tried": tried,
     }
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in result.pop("tried"))
+    head = json.dumps(result, indent=1).removesuffix("\n}")
+    arguments.out.write_text(f'{head},\n "tried": [\n{lines}\n ]\n}}\n')
 
 
 if __name__ == "__main__":

@@ -2,4 +2,6 @@
 
 from fedmlh.cli import main
 
-main()
+# Worker processes import this module as well.
+if __name__ == "__main__":
+    main()

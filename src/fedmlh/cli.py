@@ -2,16 +2,25 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from fedmlh.cli_federation import federation_app, site_app
@@ -25,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-data_app = typer.Typer(help="Look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
 app.add_typer(site_app, name="site")
@@ -218,6 +227,70 @@ def predict(
     errors.print(model.score_meaning, style="dim", soft_wrap=True)
 
 
+@app.command()
+def plan(
+    labels: Annotated[int, typer.Option(help="labels p")],
+    points: Annotated[int | None, typer.Option(help="training points N; with --positives")] = None,
+    positives: Annotated[int | None, typer.Option(help="labels that all training points carry together")] = None,
+    features: Annotated[int | None, typer.Option(help="features d of the data")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it 400 bytes a label, 1 to 48 MiB")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="probability allowed for labels that no table tells apart")] = 0.01,
+    clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
+    rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON, sizes in bytes")] = False,
+) -> None:
+    """Propose tables, buckets and widths for a number of labels and a budget, with what they cost."""
+    from fedmlh.planning import make_plan
+    from fedmlh.sizing import parse_size
+
+    made = make_plan(
+        labels,
+        num_points=points,
+        num_positives=positives,
+        num_features=features,
+        budget=None if budget is None else parse_size(budget),
+        delta=delta,
+        clients_per_round=clients_per_round,
+        rounds=rounds,
+    )
+    if as_json:
+        rows = [candidate.figures for candidate in made.candidates]
+        chosen = {**made.chosen.figures, "command": made.chosen.command}
+        print(
+            json.dumps({"budget": made.budget, "chosen": chosen, "reasons": made.reasons, "candidates": rows}, indent=2)
+        )
+        return
+    table = Table("", box=None, pad_edge=False, padding=(0, 1, 0, 0))  # narrow enough for 80 characters
+    for head in ("R", "B", "inputs", "hidden", "model", "up", "down", "total", "collision", "positives"):
+        table.add_column(head, justify="right")
+    for row in made.candidates:
+        taken = row is made.chosen
+        sizes = [row.config.num_tables, row.config.num_buckets, row.config.feature_dim, *row.config.hidden_sizes]
+        costs = [size / 2**20 for size in (row.model_bytes, row.bytes_up, row.bytes_down, row.bytes_total)]
+        table.add_row(
+            "→" if taken else "",
+            *(f"{size:,}" for size in sizes),
+            *(f"{cost:,.2f}" if cost < 100 else f"{cost:,.0f}" for cost in costs),
+            f"{row.collision_probability:.1e}",
+            "–" if row.positives is None else f"{row.positives:,.1f}",
+            style="bold" if taken else None,
+        )
+    console.print(table)
+    config = made.chosen.config
+    console.print(
+        f"MiB: model; up and down, what {config.clients_per_round} clients and the server send a round; total, "
+        f"{config.rounds} rounds. collision: probability that no table tells some pair of labels apart. positives: "
+        f"expected in the bucket of a label of mean frequency.",
+        style="dim",
+        highlight=False,
+    )
+    for reason in made.reasons:
+        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+    console.print(made.chosen.command, markup=False, highlight=False, soft_wrap=True)
+
+
 @app.command("config")
 def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
     """Print a complete config with an explanation of every field, ready to be saved and changed."""
@@ -232,6 +305,57 @@ def report(
     """Write a self-contained HTML report of finished runs."""
     _check_target(out)
     _print_report([run for folder in runs for run in _expand(folder)], out)
+
+
+@app.command()
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="table1 … table8, figure1 … figure5 or theory; may be given several times; default: all"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder that holds the data sets; without it the built-in synthetic data")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="quick: minutes on two cores; full: as much as the paper")] = "quick",
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds; default: 2 quick, 3 full")] = None,
+    device: DeviceOption = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="processes side by side; default: as cores and memory allow")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write, or to go on with; default: runs/reproduction-SCALE")
+    ] = None,
+) -> None:
+    """Measure the paper's tables, figures and theorems again, and set them beside what it printed."""
+    from fedmlh.reproduction.plan import SCALES
+    from fedmlh.reproduction.report import reproduce as write_reproduction
+    from fedmlh.reproduction.sources import find_sources
+
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale}: choose one of {', '.join(SCALES)}")
+    out = out or Path("runs") / f"reproduction-{scale}"
+    try:
+        with _work_progress() as (begin, watch):
+            written = write_reproduction(
+                find_sources(data),
+                SCALES[scale],
+                out,
+                only=only or (),
+                seeds=seeds,
+                device=device or "auto",
+                processes=jobs,
+                command=shlex.join(["fedmlh", *sys.argv[1:]]),
+                begin=begin,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", 130)
+    failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
+    for name, why in written.missing.items():
+        _tell(f"{name}: {why}")
+    console.print(f"report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        _fail(f"{len(failed)} measurements failed; the same command tries them again", 1)
 
 
 @data_app.command("info")
@@ -270,6 +394,40 @@ def data_convert(
     console.print(f"wrote {target}", markup=False, highlight=False)
 
 
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str | None, typer.Argument(help="a listed data set; without it they are listed")] = None,
+    to: Annotated[Path | None, typer.Option(help="folder to write; without it data/NAME")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="the archive, or the folder it was unpacked to, if it is here already")
+    ] = None,
+) -> None:
+    """Get a public data set: download or take the archive, convert it and check its counts."""
+    from fedmlh.data.catalog import CATALOG, find
+    from fedmlh.data.fetch import fetch
+
+    if name is None:
+        table = Table("data set")
+        for head in ("training", "test", "features", "labels"):
+            table.add_column(head, justify="right")
+        for listed in CATALOG.values():
+            counts = (f"{size:,}" for size in vars(listed.counts).values())
+            table.add_row(f"{listed.name}{' *' if listed.in_paper else ''}", *counts)
+        console.print(table)
+        console.print("* in the paper, and the name of a preset")
+        return
+    entry = find(name)
+    with _transfer(entry.name) as watch:
+        fetched = fetch(entry, to, source, watch)
+    sizes = ", ".join(f"{size:,} {what}" for what, size in vars(fetched.counts).items())
+    lines = [f"{entry.title} is in {fetched.folder} ({sizes})"]
+    if fetched.archive is not None:
+        lines.append(f"{fetched.archive} is no longer needed (SHA-256 {fetched.sha256})")
+    lines.append(f"next: fedmlh run {entry.name if entry.in_paper else 'recommended'} --data {fetched.folder}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @data_app.command("synth")
 def data_synth(
     target: Annotated[Path, typer.Argument(help="folder to write")],
@@ -303,7 +461,7 @@ def main() -> None:
         os._exit(130)
 
 
-def _fail(sentence: str, code: int) -> None:
+def _fail(sentence: str, code: int) -> NoReturn:
     print(f"fedmlh: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(code)
 
@@ -375,6 +533,43 @@ def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], No
             values = record.get("validation") or record["test"]
             shown = "/".join(f"{100 * value:.1f}" for value in values["precision"].values())
             bar.update(job, completed=record["round"], description=f"{title}  P@k {shown} %")
+
+        yield watch
+
+
+@contextmanager
+def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, float, float], None]]]:
+    """A bar over jobs of very different length, with the time left; on a terminal only."""
+    if not console.is_terminal:
+        yield lambda total: None, lambda job, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=3600) as bar:
+        work = bar.add_task("reading data", total=None)
+
+        def watch(job: Any, done: float, total: float) -> None:
+            bar.update(work, completed=done, description=f"done: {job.key}")
+
+        yield lambda total: bar.update(work, total=total, description="measuring"), watch
+
+
+@contextmanager
+def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar that counts bytes on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            name = f"{title}  {stage}"
+            # A bar cannot forget a total, so that each stage has its own.
+            if [task.description for task in bar.tasks] != [name]:
+                for old in bar.task_ids:
+                    bar.remove_task(old)
+                bar.add_task(name, total=None)
+            bar.update(bar.task_ids[0], completed=done, total=total)
 
         yield watch
 

@@ -142,7 +142,10 @@ class Config:
     )
     loss_tau: float = option(1.0, "balanced-softmax: τ; 0 is softmax", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
-    learning_rate: float = option(1e-3, "of the local optimizer", at_least=0)
+    learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)
+    learning_rate_decay: float = option(
+        1.0, "what the learning rate is multiplied by after each round", at_least=1e-3, at_most=1
+    )
     prox_mu: float = option(0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0)
     correction: Literal["none", "scaffold", "vrl-sgd"] = option(
         "none", "of clients' drift in local training: scaffold also sends a control vector, both ways"
@@ -225,6 +228,11 @@ class Config:
             raise UserError(
                 "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd' with a "
                 "learning_rate above 0; 'scaffold' goes with adam as well"
+            )
+        if self.learning_rate_decay != 1:
+            raise UserError(
+                "correction 'vrl-sgd' carries gradients from round to round by one learning rate: set "
+                "learning_rate_decay=1"
             )
         if not self.clients_per_round == self.quorum == self.num_clients:
             raise UserError(

@@ -1,11 +1,13 @@
-"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide.
+"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide, and how large a step suits that.
 
 The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
-than the paper's, buckets that grow with √p, and a hidden layer that grows slowly with what a table may cost, so that
-most of a larger budget goes into wider inputs.
+than the paper's, buckets that grow with √p, a hidden layer that grows slower than what a table may cost, so that most
+of a larger budget goes into wider inputs, and a step that is the smaller the wider that layer is.
 """
 
 import math
+import re
+from fractions import Fraction
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
@@ -14,14 +16,16 @@ from fedmlh.errors import UserError
 _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 #: From this budget on 16 tables, below 8.
 _LARGE = 8 << 20
-_NARROWEST = 8
+#: Fewer inputs or a narrower hidden layer are no network worth training.
+FEWEST_INPUTS, NARROWEST = 64, 8
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Config, list[str]]:
     """The config with its sizes filled in where they are to be chosen, and a line a choice that says why."""
     if config.sizes == "given":
         return config, []
-    budget = int(config.budget_mib * 2**20) or min(_MOST, max(_LEAST, _BYTES_A_LABEL * num_labels))
+    budget = int(config.budget_mib * 2**20) or default_budget(num_labels)
     reasons = [
         f"model of at most {budget / 2**20:.2f} MiB ("
         + ("as set)" if config.budget_mib else f"{_BYTES_A_LABEL} bytes for each of {num_labels:,} labels)")
@@ -29,27 +33,79 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     if config.algorithm == "fedavg":
         tables, outputs = 1, num_labels
     else:
-        tables = 16 if budget >= _LARGE else 8
-        outputs = min(num_labels, max(32, round(4 * math.sqrt(num_labels))))
+        tables, outputs = suggest_tables(budget), suggest_buckets(num_labels)
         reasons.append(f"{tables} tables of {outputs:,} buckets: 4·√p buckets, many small tables rather than few large")
-    numbers = budget // 4 // tables
-    width = round(5 * numbers**0.25)
-    inputs = min(num_features, max(64, numbers // width - outputs, num_labels if config.algorithm == "fedavg" else 0))
-    width = fit_width(numbers, inputs, outputs)
-    if width < _NARROWEST:
+    fewest = max(FEWEST_INPUTS, num_labels) if config.algorithm == "fedavg" else FEWEST_INPUTS
+    inputs, width = fit_network(budget // 4 // tables, num_features, outputs, fewest)
+    if width < NARROWEST:
         raise UserError(
             f"budget_mib leaves a hidden layer of {max(width, 0)} for {num_labels:,} labels: allow at least "
-            f"{4 * tables * _NARROWEST * (inputs + outputs) / 2**20:.2f} MiB"
+            f"{show_mib(4 * tables * least_numbers(inputs, outputs))}"
         )
     reasons.append(
         f"{inputs:,} hashed features of {num_features:,}, one hidden layer of {width}: what the budget leaves"
     )
+    rate = config.learning_rate
+    if rate == 0:
+        rate = suggest_rate(width)
+        reasons.append(f"learning rate {rate:g}: 0.45 / {width}, since wider layers want smaller steps")
     feature_map = "none" if inputs == num_features else config.feature_map
     sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
     chosen = config.replace(
-        sizes="given", budget_mib=0.0, feature_map=feature_map, feature_dim=inputs, hidden_sizes=(width,), **sizes
+        **sizes,
+        sizes="given",
+        budget_mib=0.0,
+        feature_map=feature_map,
+        feature_dim=inputs,
+        hidden_sizes=(width,),
+        learning_rate=rate,
     )
     return chosen, reasons
+
+
+def default_budget(num_labels: int) -> int:
+    """Bytes of model where nobody set a limit."""
+    return min(_MOST, max(_LEAST, _BYTES_A_LABEL * num_labels))
+
+
+def suggest_tables(budget: int) -> int:
+    """R: many small tables rather than few large ones."""
+    return 16 if budget >= _LARGE else 8
+
+
+def suggest_buckets(num_labels: int) -> int:
+    """B: 4·√p."""
+    return min(num_labels, max(32, round(4 * math.sqrt(num_labels))))
+
+
+def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
+    """Inputs and hidden width of a table's network of at most so many parameters; a width of 0 or less: none fits."""
+    width = max(NARROWEST, round(0.6 * numbers**0.4))
+    inputs = min(num_features, max(fewest_inputs, (numbers - outputs) // width - outputs - 1))
+    return inputs, fit_width(numbers, inputs, outputs)
+
+
+def suggest_rate(width: int) -> float:
+    """Adam's learning rate for a hidden layer of that width."""
+    return round(0.45 / width, 5)
+
+
+def least_numbers(inputs: int, outputs: int) -> int:
+    """Parameters of the narrowest network that is worth training."""
+    return (inputs + 1 + outputs) * NARROWEST + outputs
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `2MiB`, `500KiB`, `0.15GiB` or a plain number of bytes."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmg]ib|b|)", text.strip(), re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise UserError(f"'{text}' is not a size: say for example 2MiB, 500KiB, 0.15GiB, or a number of bytes")
+    return int(Fraction(found[1]) * _UNITS[found[2].lower()])
+
+
+def show_mib(size: int) -> str:
+    """Bytes in MiB, rounded up, so that a budget of what is shown suffices."""
+    return f"{math.ceil(size * 100 / 2**20) / 100:,.2f} MiB"
 
 
 def fit_width(numbers: int, inputs: int, outputs: int, depth: int = 1) -> int:

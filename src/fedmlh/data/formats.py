@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.data import cache
 from fedmlh.data.dataset import Dataset, Split
-from fedmlh.data.files import read_lines, readable
+from fedmlh.data.files import open_bytes, read_lines, readable
 from fedmlh.data.jsonl import read_jsonl, read_lf, read_texts
 from fedmlh.data.layout import FORMATS, Layout, recognise
 from fedmlh.data.npz import read_features, read_npz
@@ -21,6 +21,7 @@ from fedmlh.data.xmc import (
     read_svmlight,
     read_svmlight_file,
     read_xmc,
+    read_xmc_apart,
     read_xmc_file,
     shift_features,
 )
@@ -29,6 +30,7 @@ from fedmlh.errors import UserError
 READERS: dict[str, Callable[[Layout], RawFolder]] = {
     "npz": read_npz,
     "xmc": read_xmc,
+    "xmc-apart": read_xmc_apart,
     "svmlight": read_svmlight,
     "jsonl": read_jsonl,
     "lf": read_lf,
@@ -137,10 +139,12 @@ def guess_format(path: Path, name: str, text: bool) -> str:
     if name.endswith((".svm", ".svmlight", ".libsvm")):
         return "svmlight"
     if name.endswith(".txt"):
-        with readable(path), path.open("rb") as file:
+        with readable(path), open_bytes(path) as file:
             fields = file.readline(200).split()
         return "xmc" if len(fields) == 3 and all(field.isdigit() for field in fields) else "svmlight"
-    raise UserError(f"{path}: should end in .jsonl, .txt, .npz, .svm, .svmlight or .libsvm (text also with .gz)")
+    raise UserError(
+        f"{path}: should end in .jsonl, .txt, .npz, .svm, .svmlight or .libsvm (all but .npz also with .gz)"
+    )
 
 
 def read_svmlight_points(path: Path, num_features: int | None, first_feature: int | None) -> csr_matrix:

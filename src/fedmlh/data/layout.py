@@ -9,10 +9,15 @@ from fedmlh.data.files import readable
 from fedmlh.errors import UserError
 
 FORMATS = ("auto", "npz", "xmc", "svmlight", "text")
+#: The format by which a user names a kind, where it is not the kind's own name.
+FORMAT_OF = {"xmc-apart": "xmc", "jsonl": "text", "lf": "text"}
+#: How the name of a text file may go on.
+PACKED = ("", ".gz")
 LOOKED_FOR = (
     "X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz; train.txt and test.txt (or *_train.txt and *_test.txt); "
-    "train.svm and test.svm (or .svmlight, .libsvm); trn.jsonl and tst.jsonl (or train/test, or .jsonl.gz); "
-    "trn.json.gz, tst.json.gz and lbl.json.gz; or folders that hold these, one a site"
+    "trn_X_Xf.txt, trn_X_Y.txt, tst_X_Xf.txt and tst_X_Y.txt; train.svm and test.svm (or .svmlight, .libsvm); "
+    "trn.jsonl and tst.jsonl (or train/test); any of these but .npz with .gz; trn.json.gz, tst.json.gz and "
+    "lbl.json.gz; or folders that hold these, one a site"
 )
 
 
@@ -21,7 +26,7 @@ class Layout:
     """Which file plays which part in a folder."""
 
     folder: Path
-    kind: str  # npz, xmc, svmlight, jsonl, lf or sites
+    kind: str  # npz, xmc, xmc-apart, svmlight, jsonl, lf or sites
     train: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
     labels: Path | None = None
@@ -62,7 +67,7 @@ def recognise_single(folder: Path, data_format: str) -> Layout | None:
     with readable(folder):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     for kind, find in FINDERS.items():
-        if data_format in ("auto", "text" if kind in ("jsonl", "lf") else kind):
+        if data_format in ("auto", FORMAT_OF.get(kind, kind)):
             parts = find(folder, names, data_format)
             if parts is not None:
                 return describe_parts(folder, names, kind, *parts)
@@ -119,12 +124,23 @@ def find_npz(folder: Path, names: list[str], data_format: str) -> Parts | None:
 
 def find_xmc(folder: Path, names: list[str], data_format: str) -> Parts | None:
     """Two text files with a header each."""
-    return find_pair(folder, names, [("train.txt", "test.txt")], [("*_train.txt", "*_test.txt")])
+    exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
+    return find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
+
+
+def find_xmc_apart(folder: Path, names: list[str], data_format: str) -> Parts | None:
+    """Features and labels of both parts in text files of their own; these names also stand beside raw text."""
+    for end in PACKED:
+        wanted = tuple(f"{part}_X_{what}.txt{end}" for part in ("trn", "tst") for what in ("Xf", "Y"))
+        if all(name in names for name in wanted):
+            return wanted[:2], wanted[2:]
+    return None
 
 
 def find_svmlight(folder: Path, names: list[str], data_format: str) -> Parts | None:
     """Two text files with no header; .txt ones only where the caller says what they are."""
-    endings = (".svm", ".svmlight", ".libsvm") + ((".txt",) if data_format == "svmlight" else ())
+    plain = (".svm", ".svmlight", ".libsvm") + ((".txt",) if data_format == "svmlight" else ())
+    endings = [end + packed for end in plain for packed in PACKED]
     exact = [("train" + end, "test" + end) for end in endings]
     return find_pair(folder, names, exact, [(f"*_train{end}", f"*_test{end}") for end in endings])
 
@@ -132,7 +148,7 @@ def find_svmlight(folder: Path, names: list[str], data_format: str) -> Parts | N
 def find_jsonl(folder: Path, names: list[str], data_format: str) -> Parts | None:
     """Raw text with labels by name."""
     stems = (("trn", "tst"), ("train", "test"))
-    exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in ("", ".gz")]
+    exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in PACKED]
     return find_pair(folder, names, exact, [])
 
 
@@ -172,6 +188,7 @@ def matches(name: str, pattern: str) -> bool:
 FINDERS: dict[str, Callable[[Path, list[str], str], Parts | None]] = {
     "npz": find_npz,
     "xmc": find_xmc,
+    "xmc-apart": find_xmc_apart,
     "svmlight": find_svmlight,
     "jsonl": find_jsonl,
     "lf": find_lf,

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.files import readable
+from fedmlh.data.files import open_bytes, readable
 from fedmlh.data.label_files import name_labels, read_filter, read_labels
 from fedmlh.data.layout import Layout
 from fedmlh.data.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
@@ -17,31 +17,34 @@ from fedmlh.data.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
 
 Header = tuple[int, int, int]  # points, features, labels
+LIMITS = {"points": 2**62, "features": MAX_FEATURES + 1, "labels": MAX_LABELS + 1}
 
 
-def parse_header(path: Path, line: bytes) -> Header:
-    """The repository's first line, `points features labels`."""
+def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
+    """The repository's first line: how many there are of each of `heads`."""
     fields = line.split()
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise BadLine(
-            path,
-            1,
-            f"should be `points features labels`, is {quote(line.strip())}; a file that has no such header is svmlight",
-        )
-    limits = (("points", 2**62), ("features", MAX_FEATURES + 1), ("labels", MAX_LABELS + 1))
+    if len(fields) != len(heads) or not all(field.isdigit() for field in fields):
+        hint = "; a file that has no such header is svmlight" if len(heads) == 3 else ""
+        raise BadLine(path, 1, f"should be `{' '.join(heads)}`, is {quote(line.strip())}{hint}")
     try:
-        n, d, p = (parse_whole(f, f"number of {what}", limit) for f, (what, limit) in zip(fields, limits, strict=True))
+        return [parse_whole(f, f"number of {what}", LIMITS[what]) for f, what in zip(fields, heads, strict=True)]
     except ValueError as problem:
         raise BadLine(path, 1, str(problem)) from None
-    return n, d, p
 
 
 def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
     """The points of one file of the repository; its header and its lines agree."""
-    with readable(path), path.open("rb") as file:
+    rows, (n, d, p), notes = read_headed_file(path, "points", "features", "labels")
+    return rows, (n, d, p), notes
+
+
+def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[str, ...]]:
+    """The points of a file whose header says how many there are of each of `heads`; a size bounds its ids."""
+    with readable(path), open_bytes(path) as file:
         first = file.readline(200)
-        n, d, p = parse_header(path, first)
-        grammar = Grammar(d, p)
+        header = parse_header(path, first, *heads)
+        n = header[0]
+        grammar = Grammar(header[1], header[2] if len(header) == 3 else MAX_LABELS)
         blocks: list[Rows] = []
         count, last = 0, first
         for block in read_blocks(file):
@@ -51,7 +54,7 @@ def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
                 raise BadLine(path, n + 2, f"the header promises {n:,} points, and here is one more")
     if count != n:
         raise UserError(f"{path}: the header promises {n:,} points, the file has {count:,}; it may be cut short")
-    return Rows.join(blocks), (n, d, p), note_ending(path, last)
+    return Rows.join(blocks), header, note_ending(path, last)
 
 
 def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, tuple[str, ...]]:
@@ -59,7 +62,7 @@ def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, 
     grammar = Grammar(num_labels=num_labels, svmlight=True)
     blocks: list[Rows] = []
     lineno, last = 1, b"\n"
-    with readable(path), path.open("rb") as file:
+    with readable(path), open_bytes(path) as file:
         for block in read_blocks(file):
             blocks.append(parse_block(path, lineno, block, grammar))
             lineno, last = lineno + block.count(b"\n"), block
@@ -107,6 +110,38 @@ def read_xmc(layout: Layout) -> RawFolder:
         )
     check_size(layout.train[0], d, p)
     return build_folder(layout, train, test, d, name_labels(layout.labels, p), train_notes + test_notes)
+
+
+def read_xmc_apart(layout: Layout) -> RawFolder:
+    """A folder of the repository with a file of features and a file of labels for each part."""
+    train, train_notes = read_part_apart(layout.train, layout.train_filter)
+    test, test_notes = read_part_apart(layout.test, layout.test_filter)
+    (d, p), (test_d, test_p) = ((part.points.shape[1], part.Y.shape[1]) for part in (train, test))
+    if (d, p) != (test_d, test_p):
+        raise UserError(
+            f"{layout.folder}: the training files' headers say {d:,} features and {p:,} labels, "
+            f"the test files' {test_d:,} and {test_p:,}"
+        )
+    check_size(layout.train[0], d, p)
+    return RawFolder(train, test, name_labels(layout.labels, p), train_notes + test_notes)
+
+
+def read_part_apart(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
+    """X and Y of one part: two files of lines `column:value`, under a header `points columns` each."""
+    (x_rows, (n, d), x_notes), (y_rows, (y_n, p), y_notes) = (
+        read_headed_file(path, "points", columns) for path, columns in zip(files, ("features", "labels"), strict=True)
+    )
+    if n != y_n:
+        raise UserError(f"{files[1]}: {y_n:,} points, but {files[0].name} has {n:,}")
+    for path, rows in zip(files, (x_rows, y_rows), strict=True):
+        if len(rows.labels):
+            raise BadLine(path, int(rows.label_counts.argmax()) + 2, "should be `column:value` only")
+    if not (y_rows.values == 1).all():
+        raise UserError(f"{files[1]}: the value of a label is 1, and one is not")
+    X, summed = build_points(files[0], x_rows, d)
+    Y, merged = build_labels(y_rows.features, y_rows.feature_indptr, (n, p))
+    notes = count_merged(files[0].name, summed, 0) + count_merged(files[1].name, 0, merged)
+    return RawPart(X, Y, read_filter(filter_path, Y.shape)), (*x_notes, *y_notes, *notes)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Trainer(Protocol):
         models: Sequence[Tensor],
         clients: Sequence[int],
         orders: Sequence[np.ndarray],
+        learning_rate: float,
         corrections: Sequence[Tensor],  # one a client, or none at all
     ) -> list[tuple[Tensor, float]]:
         """New parameters and mean loss of each."""
@@ -81,7 +82,11 @@ class LocalClients:
         works = list(accepted.values())
         corrections = [work.correction for work in works if work.correction is not None]
         trained = trainer.train(
-            [work.model for work in works], list(accepted), [work.orders for work in works], corrections
+            [work.model for work in works],
+            list(accepted),
+            [work.orders for work in works],
+            works[0].recipe.learning_rate,  # all work on the same round
+            corrections,
         )
         for (number, work), (model, loss) in zip(accepted.items(), trained, strict=True):
             reply, self.memories[number] = self.clients[number].reply(work, model, loss)

@@ -8,6 +8,12 @@ LIMIT = 1024.0
 _CHUNK = 1 << 20
 
 
+def square_length(values: Tensor) -> float:
+    """The sum of squares, in double precision.  # [P]"""
+    parts = torch.split(values, _CHUNK)
+    return float(sum(torch.dot(wide, wide) for wide in (part.double() for part in parts)))
+
+
 class Average:
     """One accumulator of 64-bit integers, however many updates there are."""
 

@@ -15,6 +15,7 @@ from fedmlh.federated.delivery import keep_model, read_model, sends_changes
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
+from fedmlh.model.recipe import Recipe
 from fedmlh.model.training import Shard, draw_orders, full_gradient, train
 from fedmlh.randomness import generator
 
@@ -55,6 +56,7 @@ class Assignment:
     header: BroadcastHeader
     model: Tensor  # [P]
     shard: Shard
+    recipe: Recipe  # of this round
     orders: np.ndarray  # [E, n]
     correction: Tensor | None  # [P] added to every gradient
     kept: dict[str, Tensor]  # the client's state before this round
@@ -85,7 +87,7 @@ class Client:
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
         work = self.accept(broadcast, memory)
-        trained, loss = train(self.task.stack, work.model, work.shard, self.task.recipe, work.orders, work.correction)
+        trained, loss = train(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss)
 
     def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
@@ -94,12 +96,13 @@ class Client:
         kept = self._recall(memory, tuple(header.accepted))
         model = read_model(header, payload, self.task, kept)
         rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
-        orders = draw_orders(len(self), self.task.recipe, rng)
+        recipe = self.task.recipe_in(header.round)
+        orders = draw_orders(len(self), recipe, rng)
         correction = correct(self.task.config, header, model, control, kept)
         if correction is not None:
             correction = correction.to(self.device)
         held = keep_model(header, model, self.task)
-        return Assignment(header, model.to(self.device), self.prepare(seeds), orders, correction, kept, held)
+        return Assignment(header, model.to(self.device), self.prepare(seeds), recipe, orders, correction, kept, held)
 
     def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
         """The update that answers an assignment once it has been trained."""
@@ -153,7 +156,7 @@ class Client:
         """
         codec, header = make_codec(self.task.config.update_codec), work.header
         before = work.kept.get("control", torch.zeros(len(work.model)))
-        now = full_gradient(self.task.stack, work.model, work.shard, self.task.recipe).cpu()
+        now = full_gradient(self.task.stack, work.model, work.shard, work.recipe).cpu()
         change = codec.encode(now - before, control_draws(header.seed, header))
         return change, before + codec.decode(memoryview(change), len(before), control_draws(header.seed, header))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.config import Config
+from fedmlh.federated.aggregate import square_length
 
 #: Named vectors [P] that a server keeps from round to round.
 Vectors = Mapping[str, Tensor]
@@ -38,7 +39,7 @@ def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tu
 def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
     """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1."""
     disagreement = sum(change.squares) / len(change.squares)
-    length = float(torch.linalg.vector_norm(change.mean, dtype=torch.float64)) ** 2
+    length = square_length(change.mean)
     step = max(1.0, disagreement / (2 * (length + config.server_tau)))
     return torch.add(model, change.mean, alpha=config.server_learning_rate * step), {}
 

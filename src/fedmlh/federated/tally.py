@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedmlh.federated.aggregate import Average
+from fedmlh.federated.aggregate import Average, square_length
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import Change
 from fedmlh.federated.participation import Attempt, Refusal
@@ -50,7 +50,7 @@ class Tally:
         if self._controls is not None and control is not None:
             self._controls.add(control.to(self.device), 1)
         self.losses[client] = header.loss
-        self.squares[client] = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+        self.squares[client] = square_length(values)
 
     def merge(self, other: "Tally") -> None:
         """Add what another has counted of the same attempt, from other clients."""

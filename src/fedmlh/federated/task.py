@@ -18,7 +18,7 @@ from fedmlh.randomness import generator
 AGREED = (
     "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
     "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss loss_tau optimizer learning_rate "
-    "prox_mu correction shared_fraction"
+    "learning_rate_decay prox_mu correction shared_fraction"
 ).split()
 
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
@@ -71,9 +71,14 @@ class Task:
 
     @property
     def recipe(self) -> Recipe:
-        """How every client trains."""
+        """How every client trains in the first round."""
+        return self.recipe_in(1)
+
+    def recipe_in(self, round_number: int) -> Recipe:
+        """How every client trains in a round."""
         c = self.config
-        return Recipe(c.loss, c.optimizer, c.learning_rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
+        rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
+        return Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
 
     @cached_property
     def fingerprint(self) -> str:

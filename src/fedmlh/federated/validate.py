@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmlh.federated.aggregate import LIMIT
+from fedmlh.federated.aggregate import LIMIT, square_length
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.delivery import largest_payload, read_control
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, unpack
@@ -74,7 +74,7 @@ def check_update(
             raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
         if largest > LIMIT:
             raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
-    rms = float(torch.linalg.vector_norm(values, dtype=torch.float64)) / len(values) ** 0.5
+    rms = math.sqrt(square_length(values) / len(values))
     if rms > expected.max_rms:
         raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
     return header, values, control

@@ -27,7 +27,12 @@ class IntCodec:
         self.bits = bits
         self.top = 2 ** (bits - 1) - 1
         self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        self._levels = np.arange(-self.top, self.top + 1, dtype=np.float32) / np.float32(self.top)
+        #: What each byte stands for: levels from −1 to 1, and whether all its codes stand for one.
+        codes = np.arange(256)[:, None] >> self._shifts & 2**bits - 1
+        levels = (codes - self.top).astype(np.float32) / np.float32(self.top)  # [256, 8 / bits]
+        # The levels of a byte side by side as one item, so that they are looked up at once.
+        self._levels = levels.view({8: "f4", 4: "f8", 2: "c16"}[bits])[:, 0]
+        self._valid = codes.max(axis=1) <= 2 * self.top
 
     def size(self, length: int) -> int:
         """Two bytes a block and `bits` bits a value, rounded up to whole bytes."""
@@ -48,18 +53,14 @@ class IntCodec:
             raise ValueError("a block with a negative scale")
         scales = (halves.astype(np.uint32) << 16).view(np.float32)
         packed = np.frombuffer(payload[2 * blocks :], np.uint8)
-        values = np.empty(blocks * BLOCK, np.float32)
-        for start in range(0, length, _CHUNK):
-            stop = min(start + _CHUNK, blocks * BLOCK)
-            codes = np.full(stop - start, self.top, np.uint8)
-            part = packed[start * self.bits // 8 : stop * self.bits // 8, None] >> self._shifts & 2**self.bits - 1
-            codes[: part.size] = part.ravel()
-            if codes.max() > 2 * self.top or np.any(codes[length - start :] != self.top):
-                raise ValueError("a code that stands for no value")
-            with np.errstate(invalid="ignore", over="ignore"):
-                block = scales[start // BLOCK : stop // BLOCK, None]
-                np.multiply(self._levels[codes].reshape(-1, BLOCK), block, out=values[start:stop].reshape(-1, BLOCK))
-        return torch.from_numpy(values[:length])
+        values = np.zeros((blocks, BLOCK), np.float32)
+        flat = values.reshape(-1)
+        flat[: packed.size * 8 // self.bits] = self._levels[packed].view(np.float32)
+        if not self._valid[packed].all() or flat[length:].any():
+            raise ValueError("a code that stands for no value")
+        with np.errstate(invalid="ignore", over="ignore"):
+            values *= scales[:, None]
+        return torch.from_numpy(flat[:length])
 
     def _quantize(self, part: np.ndarray, rng: np.random.Generator) -> tuple[bytes, bytes]:
         blocks = np.zeros((-(-len(part) // BLOCK), BLOCK), np.float32)

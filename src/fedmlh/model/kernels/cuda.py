@@ -22,7 +22,7 @@ import triton.language as tl
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
-from fedmlh.model.kernels.schedule import make_schedule
+from fedmlh.model.kernels.schedule import PACE, TAIL, make_schedule
 from fedmlh.model.losses import logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -56,11 +56,13 @@ class CudaTrainer:
         models: Sequence[Tensor],
         clients: Sequence[int],
         orders: Sequence[np.ndarray],
+        learning_rate: float,
         corrections: Sequence[Tensor] = (),
     ) -> list[tuple[Tensor, float]]:
         """New parameters [P] and last epoch's mean loss of each client, from its model and its orders [E, n].
 
-        `corrections` [P], one a client, are added to the gradient of every step; with them in one round, in all.
+        The learning rate is the round's, in place of the recipe's. `corrections` [P], one a client, are added to the
+        gradient of every step; with them in one round, in all.
         """
         if self._bench is None:
             tied = self.recipe.prox_mu > 0 or len(corrections) > 0
@@ -72,6 +74,7 @@ class CudaTrainer:
             some = line[begin : begin + self._bench.most]
             points = [orders[i] + self._begins[clients[i]] for i in some]
             self._bench.adjust(
+                learning_rate,
                 [self._offsets[clients[i]] for i in some if self._offsets],
                 [corrections[i] for i in some if corrections],
             )
@@ -143,12 +146,15 @@ class _Bench:
         self.points = zeros(most, self.steps, batch, dtype=torch.int32) - 1  # -1: no point
         self.sizes = zeros(most, self.steps, dtype=torch.int32)
         self.shares = zeros(most, self.steps)  # what a point's loss counts for in the reported mean
-        schedule = make_schedule(self.steps, trainer.recipe.learning_rate, adam=self.adam)
-        self.schedule = torch.from_numpy(schedule.astype(np.float32)).to(device)
+        self.unit_schedule = make_schedule(self.steps, 1.0, adam=self.adam)
+        self.schedule = zeros(*self.unit_schedule.shape)
         self.graphs: dict[int, Any] = {}
 
-    def adjust(self, offsets: list[Tensor], corrections: list[Tensor]) -> None:
-        """What the next round adds to the logits and to the gradients of each client."""
+    def adjust(self, learning_rate: float, offsets: list[Tensor], corrections: list[Tensor]) -> None:
+        """How far the next round's steps go, and what it adds to the logits and to the gradients of each client."""
+        schedule = self.unit_schedule.copy()
+        schedule[[PACE, TAIL]] *= learning_rate
+        self.schedule.copy_(torch.from_numpy(schedule))
         rows, layers = self.trainer.stack.num_tables, len(self.weights)
         for i, offset in enumerate(offsets):
             assert self.offsets is not None

@@ -1,0 +1,177 @@
+"""Tables and the picture of what measure.py measured, from its result files alone.
+
+    python experiments/recipe/report.py [RESULTS_FOLDER]
+
+Writes tables.md and bytes.svg beside the results. Test figures are those of the round that validation selected.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).parents[1] / "results" / "recipe"
+SETS = {"eurlex": "EurLex titles", "citeulike": "CiteULike", "tibkat": "TIBKAT-en"}
+OURS, RIVAL = "recommended", "FedAvg, searched"
+#: Colour and how dashed: a hue a method, broken where a codec is at work.
+LOOKS = {
+    "FedAvg, paper": "#9aa0a6",
+    "FedMLH, paper": "#8ab4d8",
+    "FedAvg, searched": "#e08a1e",
+    "recommended": "#14699c",
+}
+Run = dict[str, Any]
+
+
+def by_method(path: Path) -> dict[str, list[Run]]:
+    """The runs of a file, a list a method, in the order of seeds."""
+    found: dict[str, list[Run]] = {}
+    for run in json.loads(path.read_text())["runs"] if path.is_file() else []:
+        found.setdefault(run["method"], []).append(run)
+    return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
+
+
+def spread(values: list[float], scale: float = 100) -> str:
+    """Mean ± standard deviation."""
+    around = f" ± {scale * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{scale * fmean(values):.1f}{around}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+MEASURES: dict[str, Callable[[Run], float]] = {
+    "P@1": lambda run: run["precision"]["1"],
+    "P@3": lambda run: run["precision"]["3"],
+    "P@5": lambda run: run["precision"]["5"],
+    "P@5 infrequent": lambda run: run["precision_infrequent"]["5"],
+    "PSP@5": lambda run: run["psp"]["5"],
+}
+
+
+def accuracy(methods: dict[str, list[Run]]) -> str:
+    """Every method: test figures over seeds."""
+    rows = []
+    for name, runs in methods.items():
+        size = f"{runs[0]['model_bytes'] / 2**20:.2f}"
+        cells = [spread([take(run) for run in runs]) for take in MEASURES.values()]
+        rows.append([name, *cells, size, f"{median(run['best_round'] for run in runs):.0f}", str(len(runs))])
+    return table(["method", *MEASURES, "model, MiB", "round", "seeds"], rows)
+
+
+def differences(methods: dict[str, list[Run]], pairs: list[tuple[str, str]]) -> str:
+    """What one method is ahead of another, seed by seed."""
+    rows = []
+    for ours, theirs in pairs:
+        other = {run["seed"]: run for run in methods.get(theirs, [])}
+        both = [(run, other[run["seed"]]) for run in methods.get(ours, []) if run["seed"] in other]
+        if both:
+            cells = [spread([take(a) - take(b) for a, b in both]) for take in MEASURES.values()]
+            rows.append([f"{ours} − {theirs}", *cells, str(len(both))])
+    return table(["difference, points", *MEASURES, "seeds"], rows)
+
+
+def best(run: Run) -> float:
+    """The best P@1 on validation."""
+    return max(point["validation"]["1"] for point in run["curve"])
+
+
+def bytes_to(run: Run, level: float) -> float | None:
+    """Bytes both ways until validation P@1 is at the level; None: never."""
+    return next((point["bytes"] for point in run["curve"] if point["validation"]["1"] >= level), None)
+
+
+def volumes(methods: dict[str, list[Run]]) -> str:
+    """Bytes to fixed levels: median over seeds, and how many times fewer than paper-FedAvg needs for its own best."""
+    levels = {}
+    for name, share in (("FedAvg, paper", 1.0), ("FedMLH, paper", 1.0), (OURS, 0.95)):
+        if name in methods:
+            label = f"{name}'s best" if share == 1 else f"{share:.0%} of {name}'s best"
+            # What every seed of the method reached, so that it is a level that the method does reach.
+            levels[label] = share * min(best(run) for run in methods[name])
+    rows = []
+    reference = median(
+        next(point["bytes"] for point in run["curve"] if point["validation"]["1"] == best(run))
+        for run in methods["FedAvg, paper"]
+    )
+    for name, runs in methods.items():
+        if name.startswith("central"):
+            continue
+        cells = []
+        for level in levels.values():
+            needed = [bytes_to(run, level) for run in runs]
+            reached = [need for need in needed if need is not None]
+            if 2 * len(reached) <= len(needed):
+                cells.append("not reached")
+                continue
+            cost = median(need if need is not None else float("inf") for need in needed)
+            cells.append(f"{cost / 2**20:,.1f}" + (f" ({reference / cost:,.0f}×)" if len(cells) == 0 else ""))
+        rows.append([name, *cells])
+    heads = [f"{label} ({100 * level:.1f})" for label, level in levels.items()]
+    note = (
+        f"In brackets: how many times fewer than the {reference / 2**20:,.0f} MiB after which FedAvg, paper is best.\n"
+    )
+    return table(["MiB both ways until validation P@1 is", *heads], rows) + "\n" + note
+
+
+def draw(results: Path) -> None:
+    """Validation P@1 against all bytes sent so far, the mean over seeds."""
+    found = {name: methods for name in SETS if (methods := by_method(results / f"{name}-methods.json"))}
+    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.6), layout="constrained", squeeze=False)
+    for ax, (name, methods) in zip(axes[0], found.items(), strict=True):
+        for method, colour in LOOKS.items():
+            for suffix, style in (("", "-"), (" + codecs", "--")):
+                runs = methods.get(method + suffix, [])
+                if not runs:
+                    continue
+                rounds = min(len(run["curve"]) for run in runs)
+                x = [fmean(run["curve"][t]["bytes"] for run in runs) / 2**20 for t in range(rounds)]
+                y = [100 * fmean(run["curve"][t]["validation"]["1"] for run in runs) for t in range(rounds)]
+                ax.plot(x, y, style, color=colour, lw=1.8, label=method + suffix)
+        ax.set_xscale("log")
+        ax.set_title(SETS[name])
+        ax.set_xlabel("MiB sent, both ways")
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("validation P@1, %")
+    handles, labels = axes[0][-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    plt.rcParams["svg.hashsalt"] = "fedmlh"
+    figure.savefig(results / "bytes.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Write what can be made of the results that are there."""
+    results = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    parts = [
+        "# Methods, codecs, ablations\n",
+        "Written by `experiments/recipe/report.py`; mean ± deviation over seeds.\n",
+    ]
+    for name, title in SETS.items():
+        methods = by_method(results / f"{name}-methods.json")
+        if not methods:
+            continue
+        coded = " + codecs"
+        pairs = [(OURS, RIVAL), (OURS + coded, RIVAL + coded), ("FedMLH, searched", RIVAL)]
+        pairs += [("FedMLH, paper", "FedAvg, paper"), (OURS + coded, OURS), ("central, searched", OURS)]
+        parts += [f"## {title}\n", accuracy(methods), differences(methods, pairs), volumes(methods)]
+        ablation = by_method(results / f"{name}-ablation.json")
+        if ablation:
+            changes = [(change, OURS) for change in ablation if change != OURS]
+            parts += [f"### {title}: one part of recommended changed\n", differences(ablation, changes)]
+    (results / "tables.md").write_text("\n".join(parts))
+    draw(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""All that tables and figures are made from: the sets, the plan and what its jobs found."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedmlh.data.dataset import Dataset
+from fedmlh.reproduction.plan import Job, Scale
+from fedmlh.reproduction.runner import Results
+from fedmlh.reproduction.sources import Source
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that tables and figures are made from."""
+
+    sources: Sequence[Source]
+    datasets: Sequence[Dataset]
+    jobs: Sequence[Job]
+    results: Results
+    scale: Scale
+    _by_use: dict[tuple[str, str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            if job.key in self.results.found:
+                selection = job.config.selection if job.kind in ("train", "sweep") else ""
+                use = (job.kind, job.source.name, job.method, selection)
+                self._by_use.setdefault(use, []).append(self.results.found[job.key]["found"])
+
+    def runs(self, source: Source, method: str, selection: str, kind: str = "train") -> list[dict[str, Any]]:
+        """Training runs that differ in nothing but the seed."""
+        return self._by_use.get((kind, source.name, method, selection), [])
+
+    def one(self, kind: str, source: Source, method: str = "") -> dict[str, Any] | None:
+        """The single result of that kind, where it is there."""
+        found = self._by_use.get((kind, source.name, method, ""), [])
+        return found[0] if found else None
+
+    @property
+    def trained(self) -> list[Source]:
+        """The sets that were trained on."""
+        return [source for source in self.sources if self.runs(source, "fedmlh", "validation")]
+
+    @property
+    def sized(self) -> Iterator[tuple[Source, Dataset]]:
+        """The sets with their data."""
+        return zip(self.sources, self.datasets, strict=True)
+
+    @property
+    def timed(self) -> list[Source]:
+        """The paper's shapes, as far as they were to be timed."""
+        return list({job.source.name: job.source for job in self.jobs if job.kind == "time"}.values())
+
+
+def name_of(source: Source) -> str:
+    """How tables name a set: what it stands in for is said with it."""
+    if source.kind == "original":
+        return source.shape.title
+    if source.kind == "synthetic":
+        return f"{source.name} synthetic data (set-up: {source.preset})"
+    return f"{source.name} (stand-in for {source.shape.title})"
+
+
+def is_comparable(source: Source) -> bool:
+    """Accuracy on made-up data says nothing about the paper's."""
+    return source.kind != "synthetic"

@@ -1,0 +1,153 @@
+"""Figures of training: accuracy by rounds (3) and by bytes (4), and how it depends on B and R (5)."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from fedmlh.reproduction.evidence import Evidence
+from fedmlh.reproduction.figures.drawing import COLOURS, DASHES, Drawing, Figure, band, label_sizes, say_empty
+from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.paper import UNITS
+from fedmlh.reproduction.sources import Source
+from fedmlh.reproduction.tables.table import PAPER
+
+_GROUPS = {
+    "precision": "all labels",
+    "precision_frequent": "frequent labels",
+    "precision_infrequent": "infrequent labels",
+}
+
+
+def draw_rounds(evidence: Evidence) -> Figure:
+    """The paper's Figure 3."""
+    drawing = Drawing(len(evidence.trained), 3)
+    for panels, source in zip(drawing.panels, evidence.trained, strict=False):
+        for panel, (metric, group) in zip(panels, _GROUPS.items(), strict=True):
+            for method in PAPER:
+                runs = evidence.runs(source, method, "paper")
+                for k, dashes in DASHES.items() if runs else ():
+                    series = [[100 * value for value in run["curves"][metric][k]] for run in runs]
+                    rounds = list(range(1, len(series[0]) + 1))
+                    label = f"{METHODS[method]} @{k}"
+                    band(panel, rounds, series, color=COLOURS[method], ls=dashes, lw=1.6, label=label)
+            panel.set(title=group, xlabel="round", ylim=(0, None))
+        panels[0].set_ylabel(f"{source.name}\nP@k on test, %")
+    if evidence.trained:
+        drawing.legend(drawing.panels[0][0], columns=6)
+    else:
+        say_empty(*drawing.panels[0])
+    return drawing.finish(
+        "figure3",
+        "Figure 3. Accuracy by round: all, frequent and infrequent labels",
+        "As the paper's Figure 3: hits on frequent and on infrequent labels over the same k add up to the left panel. "
+        "Test part after every round, nothing held out; line: mean over seeds, shade: least to largest.",
+    )
+
+
+def draw_bytes(evidence: Evidence) -> Figure:
+    """The paper's Figure 4, and all contestants by what they send both ways."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    drawing = Drawing(len(evidence.trained), 2, 4.4, 3.0)
+    for panels, source in zip(drawing.panels, evidence.trained, strict=False):
+        unit = UNITS[source.shape.unit]
+        for method in METHODS:
+            runs = evidence.runs(source, method, "paper")
+            if not runs:
+                continue
+            up, both = (_sent(runs[0], ways, unit) for ways in (("bytes_up",), ("bytes_up", "bytes_down")))
+            for k, dashes in DASHES.items():
+                series = [[100 * value for value in run["curves"]["precision"][k]] for run in runs]
+                style = {"color": COLOURS[method], "ls": dashes, "lw": 1.6}
+                if method in PAPER:
+                    band(panels[0], up, series, label=f"{METHODS[method]} @{k}", **style)
+                if k == "1":
+                    band(panels[1], both, series, label=f"{METHODS[method]} @1", **style)
+            best = fmean(run["summary"]["best_round"] for run in runs)
+            if method == "fedmlh":
+                panels[0].axvline(up[round(best) - 1], color="#888888", ls="--", lw=1.2)
+                panels[0].annotate(
+                    "FedMLH stops",
+                    (up[round(best) - 1], 0),
+                    xycoords=("data", "axes fraction"),
+                    color="#666666",
+                    xytext=(-3, 4),
+                    textcoords="offset points",
+                    rotation=90,
+                    ha="right",
+                    va="bottom",
+                    fontsize=8,
+                )
+            scores = [100 * run["curves"]["precision"]["1"][round(best) - 1] for run in runs]
+            panels[1].plot(both[round(best) - 1], fmean(scores), "o", color=COLOURS[method], ms=6, mec="white")
+        panels[0].set(title=source.name, xlabel=f"{source.shape.unit} sent by clients", ylabel="P@k on test, %")
+        panels[1].set(title="all contestants, @1", xlabel=f"{source.shape.unit} sent, both ways", xscale="log")
+        for panel in panels:
+            panel.set_ylim(0, None)
+        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panels[1].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panels[1].xaxis.set_minor_formatter(NullFormatter())
+    if evidence.trained:
+        drawing.legend(*drawing.panels[0], columns=4)
+    else:
+        say_empty(*drawing.panels[0])
+    return drawing.finish(
+        "figure4",
+        "Figure 4. Accuracy by bytes",
+        "Left as the paper's Figure 4: what clients have sent, one way; the dashed line is FedMLH's best round, where "
+        "it would be stopped (mean over seeds). Right all contestants by what is sent both ways, dots at their best "
+        "rounds. Test part after every round, nothing held out.",
+    )
+
+
+def draw_sensitivity(evidence: Evidence) -> Figure:
+    """The paper's Figure 5."""
+    swept = [source for source in evidence.trained if sweep_points(evidence, source, "R")]
+    drawing = Drawing(len(swept), 2, 4.2, 3.0)
+    for panels, source in zip(drawing.panels, swept, strict=False):
+        config = source.config
+        for panel, name, own in ((panels[0], "B", config.num_buckets), (panels[1], "R", config.num_tables)):
+            points = {**sweep_points(evidence, source, name), own: evidence.runs(source, "fedmlh", "validation")}
+            sizes = sorted(points)
+            fedavg = evidence.runs(source, "fedavg", "validation")
+            for k, dashes in DASHES.items():
+                values = [_mean_precision(points[size], k) for size in sizes]
+                panel.plot(sizes, values, "o" + dashes, color=COLOURS["fedmlh"], label=f"FedMLH @{k}", ms=4)
+            for k, dashes in DASHES.items() if fedavg else ():
+                level = _mean_precision(fedavg, k)
+                panel.axhline(level, color=COLOURS["fedavg"], ls=dashes, lw=1, label=f"FedAvg @{k}")
+            panel.axvline(own, color="#888888", lw=0.8)
+            panel.set(xscale="log", xlabel=f"{name} (the paper's: {own:,})", ylim=(0, None), title=source.name)
+            label_sizes(panel.xaxis, sizes)
+        panels[0].set_ylabel("P@k on test, %")
+    if swept:
+        drawing.legend(drawing.panels[0][0], columns=6)
+    else:
+        say_empty(*drawing.panels[0])
+    return drawing.finish(
+        "figure5",
+        "Figure 5. Sensitivity to the buckets B and the tables R",
+        "As the paper's Figure 5 (whose text swaps the two panels). Test part at the round chosen on validation; one "
+        "seed, but for the paper's own size (grey line), which is the mean over all seeds; FedAvg, which has neither, "
+        "as level lines.",
+    )
+
+
+def sweep_points(evidence: Evidence, source: Source, name: str) -> dict[int, list[dict[str, Any]]]:
+    """The runs of a sweep by size; the paper's own size is not among them."""
+    methods = [job.method for job in evidence.jobs if job.kind == "sweep" and job.source.name == source.name]
+    found = {
+        int(method.rpartition("=")[2]): evidence.runs(source, method, "validation", "sweep")
+        for method in methods
+        if f"-{name}=" in method
+    }
+    return {size: runs for size, runs in found.items() if runs}
+
+
+def _mean_precision(runs: Sequence[dict[str, Any]], k: str) -> float:
+    return 100 * fmean(run["summary"]["precision"][k] for run in runs)
+
+
+def _sent(run: dict[str, Any], ways: Sequence[str], unit: int) -> list[float]:
+    return list(accumulate(sum(parts) / unit for parts in zip(*(run[way] for way in ways), strict=True)))

@@ -1,0 +1,66 @@
+"""The report in sentences: on which sets and measures FedMLH is ahead, by how much, and what agrees with the paper."""
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from fedmlh.reproduction.evidence import Evidence, name_of
+from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.paper import SHAPES, UNITS, shape_bytes, shape_volume
+from fedmlh.reproduction.plan import SELECTIONS
+from fedmlh.reproduction.sources import Source
+from fedmlh.reproduction.tables.outcomes import SELECTION_NAMES
+from fedmlh.reproduction.tables.table import PAPER, signed
+
+_KS = ("1", "3", "5")
+
+
+def tell_findings(evidence: Evidence) -> Iterator[str]:
+    """One sentence or two for each thing that was found."""
+    cells = [(shape, method) for shape in SHAPES.values() for method in PAPER]
+    memory = sum(round(shape_bytes(s, m) / UNITS[s.unit], 2) == s.printed[m].memory for s, m in cells)
+    volume = sum(round(shape_volume(s, m) / UNITS[s.unit], 1) == s.printed[m].volume for s, m in cells)
+    yield (
+        f"Model memory equals the paper's in {memory} of {len(cells)} cells; its communication volume follows from its "
+        f"own rounds in {volume} of {len(cells)}."
+    )
+    for source in evidence.trained:
+        for selection in SELECTIONS:
+            yield f"{name_of(source)}, {SELECTION_NAMES[selection]}: {_compare(evidence, source, selection)}"
+        yield f"{source.name}, {_contestants(evidence, source)}"
+
+
+def _compare(evidence: Evidence, source: Source, selection: str) -> str:
+    runs = {method: evidence.runs(source, method, selection) for method in PAPER}
+    if not all(runs.values()):
+        return "not all runs are there."
+    gaps = {
+        (metric, k): [
+            100 * (a["summary"][metric][k] - b["summary"][metric][k])
+            for a, b in zip(runs["fedmlh"], runs["fedavg"], strict=False)
+        ]
+        for metric in ("precision", "precision_infrequent")
+        for k in _KS
+    }
+    whole = [gaps["precision", k] for k in _KS]
+    verdict = {3: "FedMLH is ahead at every k", 0: "FedMLH is behind at every k"}.get(
+        sum(fmean(gap) > 0 for gap in whole), "FedMLH is ahead at some k and behind at others"
+    )
+    volume, rounds = (
+        fmean(run["summary"][name] for run in runs["fedavg"]) / fmean(run["summary"][name] for run in runs["fedmlh"])
+        for name in ("paper_volume_bytes", "best_round")
+    )
+    return (
+        f"{verdict}, by {' / '.join(signed(gap, 1) for gap in whole)} points of P@1/3/5, of which "
+        f"{' / '.join(signed(gaps['precision_infrequent', k], 1) for k in _KS)} on infrequent labels. Until its best "
+        f"round FedAvg sends {volume:.2f} times as much in {rounds:.2f} times as many rounds."
+    )
+
+
+def _contestants(evidence: Evidence, source: Source) -> str:
+    parts = []
+    for method, title in METHODS.items():
+        runs = evidence.runs(source, method, "validation")
+        if runs:
+            values = " / ".join(f"{100 * fmean(run['summary']['precision'][k] for run in runs):.1f}" for k in _KS)
+            parts.append(f"{title} {values}")
+    return f"P@1/3/5 at the round chosen on validation: {'; '.join(parts)}."

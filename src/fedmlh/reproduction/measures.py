@@ -1,0 +1,159 @@
+"""What a job measures: a data set's labels, a training run, the cost of a round, theory against labels."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.division import divide
+from fedmlh.data.partition import fit_partition
+from fedmlh.data.statistics import describe
+from fedmlh.engines.local import LocalClients, make_trainer
+from fedmlh.engines.simulation import pick_device, run
+from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
+from fedmlh.federated.client import Client
+from fedmlh.federated.messages import Rejected
+from fedmlh.federated.server import Server
+from fedmlh.federated.task import Task
+from fedmlh.randomness import generator
+from fedmlh.reproduction.plan import Job
+from fedmlh.reproduction.sources import Source
+from fedmlh.reproduction.theory import check_hashing, check_rate
+
+#: Of every round that was judged; what figures show.
+CURVES = ("precision", "precision_paper", "precision_frequent", "precision_infrequent")
+#: Of the selected round.
+_KEPT = (
+    *CURVES,
+    *"best_round rounds num_parameters model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes".split(),
+    *("seconds_per_round", "peak_memory_bytes"),
+)
+#: A local round is timed so often, but not again after so many seconds.
+_REPEATS, _ENOUGH = 3, 20.0
+_ROUNDS = 2
+_CURVE_POINTS = 60
+
+
+def measure(job: Job, scratch: Path) -> dict[str, Any]:
+    """The result of a job; a training run keeps its checkpoints in `scratch` until it has finished."""
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        "describe": lambda: describe_set(_open(job.source), job.config),
+        "train": lambda: train(job, scratch),
+        "sweep": lambda: train(job, scratch),
+        "time": lambda: time_rounds(_open(job.source), job.config),
+        "hash": lambda: check_hashing(_open(job.source), job.config, job.options["draws"]),
+        "embed": lambda: check_rate(job.options["draws"]),
+    }
+    return measures[job.kind]()
+
+
+@lru_cache(maxsize=1)
+def _open(source: Source) -> Dataset:
+    return source.open()
+
+
+def train(job: Job, scratch: Path) -> dict[str, Any]:
+    """One training run: figures of its selected round, and a curve for each metric."""
+    folder = find_scratch(job, scratch)
+    # One worker: jobs run side by side, and the number of workers does not change a bit.
+    summary = run(job.config, _open(job.source), folder, resume=True, workers=1).summary
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    judged = "test" if job.config.selection == "paper" else "validation"
+    curves = {
+        metric: {k: [round(record[judged][metric][k], 5) for record in records] for k in summary[metric]}
+        for metric in CURVES
+    }
+    costs = {name: [record[name] for record in records] for name in ("bytes_up", "bytes_down")}
+    shutil.rmtree(folder)
+    return {"summary": {name: summary[name] for name in _KEPT}, "judged_on": judged, "curves": curves, **costs}
+
+
+def find_scratch(job: Job, scratch: Path) -> Path:
+    """Where an unfinished run of exactly this job lies: other settings or data would be another run."""
+    digest = hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()[:12]
+    return scratch / f"{job.key}-{digest}"
+
+
+def describe_set(dataset: Dataset, config: Config) -> dict[str, Any]:
+    """Sizes, how label frequencies are spread, and what the two non-iid partitions make of the most frequent labels."""
+    counts = _count_labels(dataset.train.Y)
+    share = np.sort(counts) / len(dataset.train)
+    grid = np.geomspace(1 / len(dataset.train), max(share[-1], 2 / len(dataset.train)), _CURVE_POINTS)
+    at_most = np.searchsorted(share, grid * (1 + 1e-9), side="right")  # labels with at most this frequency
+    positives = np.concatenate([[0.0], np.cumsum(share)])
+    top = np.argsort(-counts, kind="stable")[: config.num_clients]
+    partitions = {}
+    for partition in ("paper-code", "paper-text"):
+        rng = generator(config.seed, "partition")
+        clients = fit_partition(
+            partition, dataset.train, config.num_clients, rng, frequent_threshold=config.frequent_threshold
+        )(dataset.train, rng)
+        partitions[partition] = {
+            "points": [len(rows) for rows in clients],
+            "top_labels": [_count_labels(dataset.train.Y[rows])[top].tolist() for rows in clients],
+            "reached": len(np.unique(np.concatenate(clients))) / len(dataset.train),
+        }
+    return {
+        "statistics": describe(dataset),
+        "frequency": grid.tolist(),
+        "labels_at_most": (at_most / dataset.num_labels).tolist(),
+        "positives_at_most": (positives[at_most] / positives[-1]).tolist(),
+        "partitions": partitions,
+    }
+
+
+def _count_labels(Y: csr_matrix) -> np.ndarray:
+    return np.bincount(Y.indices, minlength=Y.shape[1])
+
+
+def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
+    """What rounds of a set-up cost in bytes, memory and time, without a look at what they learn."""
+    device = pick_device(config.device)
+    reset_peak_memory()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    task = Task(config, dataset.num_features, dataset.num_labels)
+    shards = divide(dataset.train, config).shards
+    clients = {n: Client(task, n, shard.X, shard.Y, dataset.labels, device) for n, shard in shards.items()}
+    server = Server(task, {number: len(client) for number, client in clients.items()}, device)
+    for client in clients.values():
+        client.prepare(server.seeds)
+    local = LocalClients(clients, os.cpu_count() or 1, make_trainer(task, clients, server.seeds, device))
+    state, seconds, reports = server.begin(), [], []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        state, report = server.run_round(state, local.exchange)
+        seconds.append(time.perf_counter() - began)
+        reports.append(report)
+    alone: list[float] = []
+    message = server.broadcast(state, 0, 0)
+    while len(alone) < _REPEATS and sum(alone) < _ENOUGH:
+        began = time.perf_counter()
+        replies = [reply for _, reply in local.exchange([0], lambda client: message)]
+        alone.append(time.perf_counter() - began)
+        if isinstance(replies[0], Rejected):
+            raise replies[0]
+    return {
+        "num_parameters": task.stack.num_parameters,
+        "model_bytes": 4 * task.stack.num_parameters,
+        "points_per_client": len(clients[0]),
+        # The first round sends no model: it follows from the seed.
+        "bytes_up_round": reports[-1].bytes_up,
+        "bytes_down_round": reports[-1].bytes_down,
+        "seconds_round": seconds[-1],
+        "seconds_local": median(alone),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "gpu_memory_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+    }

@@ -1,0 +1,58 @@
+"""The contestants: the paper's two, the preset `recommended`, and a FedAvg that was tuned as well as FedMLH."""
+
+import tomllib
+from importlib import resources
+from typing import Any
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.reproduction.paper import model_bytes
+from fedmlh.reproduction.sources import Source
+from fedmlh.sizing import choose_sizes, fit_width
+
+#: Key in results, and how tables name it.
+METHODS = {"fedmlh": "FedMLH", "fedavg": "FedAvg", "recommended": "recommended", "tuned": "tuned FedAvg"}
+
+
+def make_config(method: str, source: Source, dataset: Dataset) -> Config:
+    """The complete set-up of a contestant on a data set, sizes included."""
+    base = source.config
+    if method in ("fedmlh", "fedavg"):
+        return base.replace(algorithm=method)
+    budget = model_bytes(base, dataset.num_features, dataset.num_labels)
+    # What belongs to the data and to the federation is the same for everyone.
+    common: dict[str, Any] = {
+        "data": base.data,
+        "patience": 0,
+        "propensity_a": base.propensity_a,
+        "propensity_b": base.propensity_b,
+    }
+    common |= {name: value for name, value in source.settings.items() if name.startswith(("synthetic_", "local_"))}
+    if method == "recommended":
+        recommended = Config.load("recommended").replace(**common, budget_mib=budget / 2**20)
+        return choose_sizes(recommended, dataset.num_features, dataset.num_labels)[0]
+    search = find_search(source)
+    dim = max(64, round(search["feature_share"] * dataset.num_features))
+    whole = dim >= dataset.num_features
+    inputs = dataset.num_features if whole else dim
+    width = fit_width(budget // 4, inputs, dataset.num_labels, search["depth"])
+    return Config(
+        name="tuned FedAvg",
+        algorithm="fedavg",
+        feature_map="none" if whole else "shared",
+        feature_dim=inputs,
+        hidden_sizes=(max(1, width),) * search["depth"],
+        **search["settings"],
+        **common,
+    )
+
+
+def find_search(source: Source) -> dict[str, Any]:
+    """The search whose winner stands for a tuned FedAvg on this set."""
+    text = (resources.files("fedmlh") / "reproduction" / "tuned.toml").read_text("utf-8")
+    searches: list[dict[str, Any]] = tomllib.loads(text)["search"]
+    for key, value in (("set", source.name), ("preset", source.preset)):
+        for search in searches:
+            if search[key] == value:
+                return search
+    return searches[-1]
