@@ -165,6 +165,7 @@ def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 1, start)
         site, client = rehearsal.wait_for_training()
+        time.sleep(1.5)  # killed at birth it would just be started again; now it is at work
         os.kill(client, signal.SIGKILL)
         refused = rehearsal.check(start)
     assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
