@@ -5,7 +5,7 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.task import Task
 from fedmlh.model.stack import forward, forward_sparse
 
@@ -20,7 +20,7 @@ def test_parts_are_measured_as_if_alone():
     data = open_dataset(CONFIG)
     task = Task(CONFIG, data.num_features, data.num_labels)
     seeds = task.draw_seeds()
-    evaluator, model = Evaluator(task, seeds, data, CPU), task.stack.initial(1)
+    evaluator, model = Evaluator(task, seeds, data.labels, LabelCounts.of(data.train), CPU), task.stack.initial(1)
     rng = np.random.default_rng(0)
     parts = {3: np.array([5]), 7: rng.choice(len(data.test), 20), 1: np.arange(len(data.test))}
     found = evaluator.evaluate_parts(model, evaluator.prepare(data.test), parts)

@@ -23,6 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from fedmlh.cli_federation import federation_app, site_app
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
 
@@ -35,6 +36,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
+app.add_typer(site_app, name="site")
 
 console = Console()
 errors = Console(stderr=True)

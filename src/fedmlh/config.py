@@ -84,6 +84,9 @@ class Config:
     batch_size: int = option(100, "points a local step", at_least=1)
     quorum: int = option(1, "updates a round needs; with fewer it is repeated with fresh sampling", at_least=1)
     max_attempts: int = option(3, "attempts at one round before the run gives up", at_least=1)
+    deadline: float = option(
+        600.0, "real sites: seconds for an attempt; who has not answered by then is left out", at_least=1, at_most=86400
+    )
     weighting: Literal["uniform", "examples"] = option("uniform", "weight of a client in the average")
     shared_fraction: float = option(
         0.0,

@@ -26,6 +26,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def write_checked(path: Path, content: bytes) -> None:
+    """Put a single file in place in one step, its own SHA-256 behind its content."""
+    write_atomically(path, content + hashlib.sha256(content).digest())
+
+
+def read_checked(path: Path) -> bytes:
+    """The content that write_checked wrote, or a UserError that says what is wrong with the file."""
+    try:
+        stored = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    content, digest = stored[:-32], stored[-32:]
+    if hashlib.sha256(content).digest() != digest:
+        raise UserError(f"{path} is damaged: its content does not match its SHA-256")
+    return content
+
+
 def write_sealed(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     """Make or replace a folder in one step; a Path stands for a file that is linked instead of written again.
 

@@ -1,6 +1,6 @@
 """A federation that is simulated: a data set dealt out to clients, who train wherever the engine has room for them."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,13 @@ import torch
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
-from fedmlh.engines.local import LocalClients, live_in_process, make_trainer
-from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore, run_rounds
+from fedmlh.engines.alone import train_alone
+from fedmlh.engines.local import live_in_process
+from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore
 from fedmlh.engines.population import Engine, Population
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
-from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
@@ -51,7 +52,7 @@ def run(
     server = Server(task, examples, device, shared)
     population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
     with engine(population, workers) as clients:
-        evaluator = Evaluator(task, server.seeds, dataset, device)
+        evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
         test = evaluator.prepare(dataset.test)
         judge = Judge.appoint(config, evaluator, division.validation, test)
 
@@ -85,8 +86,7 @@ def _compare_clients(
 ) -> list[dict[str, Any]]:
     """What the selected model gives each client on its held-out points, and what it would reach alone.
 
-    Alone: the same initial model, as many rounds at most, the best round on those same points; nothing holds it back
-    to a common model, and points that everyone was given it has as well.
+    Alone: the best round on those same points; points that everyone was given it has as well.
     """
     config, evaluator = server.task.config, judge.evaluator
     parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
@@ -100,16 +100,9 @@ def _compare_clients(
         }
         if config.local_baseline:
             tell(f"training client {number} alone")
-            changes = {"clients_per_round": 1, "quorum": 1, "correction": "none", "prox_mu": 0.0}
-            single = replace(server.task, config=config.replace(**changes))
-            client = population.client(number, single)
-            own = Judge(
-                evaluator, "validation", evaluator.prepare(division.validation.take(parts[number])), "precision"
-            )
-            trainer = make_trainer(single, {number: client}, server.seeds, server.device)
-            alone = LocalClients({number: client}, 1, trainer)
-            lonely = Server(single, {number: server.max_examples[number]}, server.device)
-            ended = run_rounds(lonely, alone, own)
+            held_out = evaluator.prepare(division.validation.take(parts[number]))
+            own = Judge(evaluator, "validation", held_out, "precision")
+            ended = train_alone(server.task, number, partial(population.client, number), own)
             row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
             row["best_round_alone"] = ended.best_round
         rows.append(row)

@@ -8,8 +8,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.data.dataset import Dataset, Split
-from fedmlh.evaluation.metrics import Metrics, frequent_labels, inverse_propensities
+from fedmlh.data.dataset import Labels, Split
+from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities, summarize_sums
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.ranking import Ranker
 
@@ -28,19 +28,31 @@ class Prepared:
         return int(self.Y.shape[0])
 
 
-class Evaluator:
-    """Measures models of one task; label frequencies and propensities come from the training part."""
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many of how many points carry each label: what tells frequent labels from rare ones."""
 
-    def __init__(self, task: Task, seeds: Seeds, dataset: Dataset, device: torch.device) -> None:
-        config = task.config
-        counts = np.bincount(dataset.train.Y.indices, minlength=dataset.num_labels)
+    counts: np.ndarray  # [p]
+    points: int
+
+    @classmethod
+    def of(cls, split: Split) -> "LabelCounts":
+        """The counts of a set of points."""
+        return cls(np.bincount(split.Y.indices, minlength=split.Y.shape[1]), len(split))
+
+
+class Evaluator:
+    """Measures models of one task; label frequencies and propensities come from training points."""
+
+    def __init__(
+        self, task: Task, seeds: Seeds, labels: Labels, frequencies: LabelCounts, device: torch.device
+    ) -> None:
+        config, counts, points = task.config, frequencies.counts, frequencies.points
         self.ks = config.top_k
-        self.frequent = frequent_labels(counts, len(dataset.train), config.frequent_threshold)
-        self.inverse_propensity = inverse_propensities(
-            counts, len(dataset.train), config.propensity_a, config.propensity_b
-        )
+        self.frequent = frequent_labels(counts, points, config.frequent_threshold)
+        self.inverse_propensity = inverse_propensities(counts, points, config.propensity_a, config.propensity_b)
         self.feature_map = task.feature_map(seeds)
-        buckets = torch.from_numpy(task.label_map(seeds, dataset.labels.keys).buckets).to(device)
+        buckets = torch.from_numpy(task.label_map(seeds, labels.keys).buckets).to(device)
         self.ranker = Ranker(task.stack, buckets, config.loss, config.decoding)
         self.device = device
 
@@ -50,10 +62,14 @@ class Evaluator:
 
     def evaluate(self, model: Tensor, points: Prepared) -> Values:
         """Every metric of a model on these points."""
+        return summarize_sums(self.measure(model, points))
+
+    def measure(self, model: Tensor, points: Prepared) -> Sums:
+        """The same as sums, which may be added to those of other points."""
         metrics = Metrics(self.ks, self.frequent, self.inverse_propensity)
         for rows, labels, _ in self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
-        return metrics.values()
+        return metrics.sums()
 
     def evaluate_parts(self, model: Tensor, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """The same for parts of the points, given by their rows; every point is ranked once."""

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     STATE = "state lost"
     FAILED = "client failed"
     LATE = "late"
+    ABSENT = "not connected"
 
 
 class Rejected(Exception):
@@ -95,11 +96,39 @@ class UpdateHeader:
     control: int = 0
 
 
-Header = TypeVar("Header", BroadcastHeader, UpdateHeader)
-_KINDS: dict[type, str] = {BroadcastHeader: "broadcast", UpdateHeader: "update"}
+@dataclass(frozen=True)
+class QuestionHeader:
+    """Server to client: how good is this model on the client's held-out points?"""
+
+    run: str
+    config: str
+    round: int
+    client: int
+    seed: int
+    label_seeds: list[int]
+    feature_seeds: list[int]
 
 
-def pack(header: BroadcastHeader | UpdateHeader, payload: bytes | memoryview) -> bytes:
+@dataclass(frozen=True)
+class ReportHeader:
+    """Client to server: the answer, as sums over its points."""
+
+    run: str
+    config: str
+    round: int
+    client: int
+
+
+Header = TypeVar("Header", BroadcastHeader, UpdateHeader, QuestionHeader, ReportHeader)
+_KINDS: dict[type, str] = {
+    BroadcastHeader: "broadcast",
+    UpdateHeader: "update",
+    QuestionHeader: "question",
+    ReportHeader: "report",
+}
+
+
+def pack(header: BroadcastHeader | UpdateHeader | QuestionHeader | ReportHeader, payload: bytes | memoryview) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))

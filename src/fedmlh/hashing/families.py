@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.utils import murmurhash3_32
 
 from fedmlh.randomness import generator
 
@@ -15,6 +14,9 @@ PRIME = 2**61 - 1
 
 def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
     """MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers hash as 4 little-endian bytes."""
+    # Takes a second to import, which a site's process that finds its points hashed already should not pay.
+    from sklearn.utils import murmurhash3_32
+
     if isinstance(keys, np.ndarray):
         hashed = murmurhash3_32(np.ascontiguousarray(keys, dtype=np.int32), seed=seed, positive=True)
     else:

@@ -14,7 +14,16 @@ from fedmlh.storage import FORMAT_VERSION, write_atomically
 
 #: Settings that a resumed run may change without becoming another run.
 FREE_ON_RESUME = {
-    *("rounds", "patience", "device", "gpu_precision", "max_attempts", "test_every_round", "local_baseline"),
+    *(
+        "rounds",
+        "patience",
+        "device",
+        "gpu_precision",
+        "max_attempts",
+        "deadline",
+        "test_every_round",
+        "local_baseline",
+    ),
     *("sizes", "budget_mib"),  # a run keeps the sizes that were chosen, and those are bound
 }
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Evaluator, Values
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
 from fedmlh.model.ranking import Ranker
 from fedmlh.serving.bundle import Bundle, load_bundle
 
@@ -94,7 +94,8 @@ class Model:
                 f"the text of {dataset.name} became features in another way than the model's training text: "
                 f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
             )
-        evaluator = Evaluator(bundle.task, bundle.seeds, dataset, self._weights.device)
+        counts = LabelCounts.of(dataset.train)
+        evaluator = Evaluator(bundle.task, bundle.seeds, dataset.labels, counts, self._weights.device)
         return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
 
     def _vectorize(self, texts: str | Sequence[str]) -> Any:

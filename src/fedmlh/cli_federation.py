@@ -1,0 +1,220 @@
+"""The commands for real sites: parse, call, print."""
+
+import importlib.util
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmlh.config import Config, presets
+from fedmlh.errors import UserError
+
+federation_app = typer.Typer(
+    help="Train across real sites, over TLS and with a key for each site (docs/deployment.md).",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+site_app = typer.Typer(help="What a site does with its own data.", no_args_is_help=True, rich_markup_mode="rich")
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
+]
+FolderArgument = Annotated[Path, typer.Argument(metavar="FEDERATION", help="the folder that `init` made")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
+RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
+SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
+
+
+@federation_app.command("init")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="folder to make")],
+    config: ConfigArgument,
+    data: Annotated[
+        Path, typer.Option(help="the server's own data: its training part selects the round, its test part is the test")
+    ],
+    address: Annotated[str, typer.Option(help="host:port at which sites reach the server")],
+    sites: Annotated[str, typer.Option(help="names of the sites, like north,south,west")],
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
+    _need_flower()
+    from fedmlh.cli import _configure, _open, _tell, console
+    from fedmlh.deployment.federation import Federation, Yardstick
+    from fedmlh.evaluation.evaluate import LabelCounts
+    from fedmlh.sizing import choose_sizes
+
+    names = tuple(name.strip() for name in sites.split(",") if name.strip())
+    chosen = _gather(_configure(config, settings, data=data, rounds=rounds, seed=seed), len(names))
+    if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
+        chosen = chosen.replace(label_key="name")
+        _tell("labels are hashed by name (label_key), so that sites need not number them alike")
+    dataset = _open(chosen)
+    chosen, reasons = choose_sizes(
+        chosen.replace(partition="folder", data=""), dataset.num_features, dataset.num_labels
+    )
+    for reason in reasons:
+        _tell(reason)
+    yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
+    Federation.create(folder, chosen, yardstick, address=address, sites=names)
+    console.print(
+        f"Made {folder}. Hand {folder / 'public'} to every site; put the enrolment.json that each hands back into "
+        f"{folder / 'enrolled'}; then: fedmlh federation start {folder}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@federation_app.command("start")
+def start(folder: FolderArgument) -> None:
+    """Train at the server; a run that was stopped goes on where it was."""
+    _need_flower()
+    from fedmlh.cli import _print_report, _resumable, _tell
+    from fedmlh.deployment.federation import Federation
+    from fedmlh.engines.flower.processes import train
+
+    federation = Federation(folder)
+    with _resumable(), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
+        train(federation, _tell, watch)
+    _print_report([federation.run.path], federation.run.path / "report.html")
+
+
+@federation_app.command("join")
+def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder that `site prepare` made")]) -> None:
+    """Take part at a site, for as long as the command runs."""
+    _need_flower()
+    from fedmlh.cli import _tell
+    from fedmlh.engines.flower.processes import keep_supernode
+
+    with _ended_by_signals():
+        try:
+            keep_supernode(folder, _tell)
+        except KeyboardInterrupt:
+            _tell("left the federation; the site's folder is as it was: join again at any time")
+
+
+@federation_app.command("status")
+def status(folder: FolderArgument) -> None:
+    """Who has enrolled, who is connected, and how far the run is."""
+    _need_flower()
+    from rich.table import Table
+
+    from fedmlh.cli import console
+    from fedmlh.deployment.federation import Federation
+    from fedmlh.engines.flower.control import find_statuses
+    from fedmlh.engines.flower.processes import count_rounds
+
+    federation = Federation(folder)
+    enrolments, statuses = federation.enrolments(), find_statuses(federation)
+    table = Table("site", "enrolled", "training points", "held out", "connection")
+    for number, name in enumerate(federation.agreement.sites):
+        enrolment = enrolments.get(number)
+        cells = ["no", "", ""] if enrolment is None else ["yes", f"{enrolment.examples:,}", f"{enrolment.held_out:,}"]
+        table.add_row(
+            name, *cells, "the server is not running" if statuses is None else statuses.get(number, "none yet")
+        )
+    console.print(table)
+    ended, problem = federation.read_outcome()
+    rounds = f"round {count_rounds(federation)} of at most {federation.agreement.config.rounds}"
+    state = "" if not ended else ", finished" if problem is None else f", ended: {problem}"
+    console.print(rounds + state, markup=False, highlight=False, soft_wrap=True)
+
+
+@federation_app.command("rehearse")
+def rehearse(
+    config: ConfigArgument,
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data")] = None,
+    sites: Annotated[int, typer.Option(min=1, max=64, help="how many sites")] = 4,
+    out: Annotated[Path, typer.Option(help="folder to make")] = Path("runs/rehearsal"),
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
+    _need_flower()
+    from fedmlh.cli import _configure, _open, _print_report, _resumable, _tell, console
+    from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
+
+    chosen = _gather(_configure(config, settings, data=data, rounds=rounds, seed=seed), sites)
+    dataset = _open(chosen)
+    federation = create_loopback(chosen, dataset, out)
+    with _resumable(), _ended_by_signals(), _watch(chosen.rounds) as watch:
+        train_loopback(federation, _tell, watch)
+    same = replay_loopback(federation, dataset, out / "replay")
+    _print_report([federation.run.path], out / "report.html")
+    if not same:
+        raise UserError("the model of the sites differs from that of one process: this should never happen")
+    console.print("one process, told who took part in each round, trains the same model to the bit")
+
+
+@site_app.command("prepare")
+def prepare(
+    public: Annotated[Path, typer.Argument(metavar="PUBLIC", help="the folder that the federation handed out")],
+    site: Annotated[str, typer.Option(help="which of the federation's sites this is")],
+    data: Annotated[Path, typer.Option(help="data folder: its training part is trained on, its test part held out")],
+    out: Annotated[Path, typer.Option(help="folder to make")],
+    data_format: Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")] = "auto",
+) -> None:
+    """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
+    _need_flower()
+    from fedmlh.cli import _tell, console
+    from fedmlh.deployment.agreement import Agreement
+    from fedmlh.deployment.site import create_site, read_points
+
+    agreement = Agreement.load(public)
+    agreement.number(site)
+    points = read_points(agreement, data, data_format, _tell)
+    enrolment = create_site(out, agreement, site, points)
+    console.print(
+        f"Made {out}: {enrolment['examples']:,} points to train on, {enrolment['held_out']:,} held out. Hand "
+        f"{out / 'enrolment.json'} back to the server; then: fedmlh federation join {out}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _need_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("real sites need the extra `flower`: pip install -c constraints.txt '.[flower,fast]'")
+
+
+def _gather(config: Config, sites: int) -> Config:
+    """The config for so many sites; a round asks all of them where the config wants more than there are."""
+    most = min(config.clients_per_round, sites)
+    return config.replace(num_clients=sites, clients_per_round=most, quorum=min(config.quorum, most))
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what it started is ended as well."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _watch(rounds: int) -> Iterator[Any]:
+    """A line for each round that finishes."""
+    from fedmlh.cli import _tell
+
+    began, seen = time.monotonic(), [-1]
+
+    def watch(finished: int) -> None:
+        if finished != seen[0]:
+            seen[0] = finished
+            _tell(f"{time.monotonic() - began:6.0f} s  round {finished} of at most {rounds} finished")
+
+    yield watch

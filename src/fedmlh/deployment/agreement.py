@@ -1,0 +1,152 @@
+"""What a federation agrees on before it trains: the folder that the server writes and every site is handed.
+
+It holds settings, sizes, the catalogue of labels and the certificate by which sites know the server; nothing in it is
+secret, and nothing in it comes from a site's data.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Labels
+from fedmlh.data.text import TextFeatures
+from fedmlh.errors import UserError
+from fedmlh.federated.messages import VERSION as MESSAGE_VERSION
+from fedmlh.federated.task import AGREED, Task
+from fedmlh.hashing.families import canonical
+from fedmlh.storage import FORMAT_VERSION, read_sealed, write_sealed
+
+_SITE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The common terms of a federation."""
+
+    address: str  # host:port at which sites reach the server
+    sites: tuple[str, ...]  # a site's number is its place here
+    config: Config
+    num_features: int
+    labels: Labels
+    text: TextFeatures | None
+    #: Where svmlight files count features from; None: nobody has such files, or it does not matter.
+    first_feature: int | None
+    #: The certificate that vouches for the server's, PEM.
+    authority: bytes
+
+    def __post_init__(self) -> None:
+        split_address(self.address)
+        for name in self.sites:
+            if not _SITE_NAME.fullmatch(name):
+                raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, no - or _ in front")
+        if len(set(self.sites)) != len(self.sites):
+            raise UserError("two sites have the same name: give each its own")
+        if len({canonical(key) for key in self.labels.keys}) != len(self.labels):
+            raise UserError("two labels of the catalogue are the same but for blanks or the way accents are written")
+        if self.config.num_clients != len(self.sites):
+            raise UserError(f"num_clients is {self.config.num_clients}, but there are {len(self.sites)} sites")
+        for field, value, wanted in (
+            ("selection", self.config.selection, "validation"),
+            ("shared_fraction", self.config.shared_fraction, 0.0),
+            ("pooled", self.config.pooled, False),
+            ("text_features", self.config.text_features, "hashing"),
+            ("sizes", self.config.sizes, "given"),
+            ("data", self.config.data, ""),
+        ):
+            if value != wanted:
+                raise UserError(f"{field} is {value!r}: real sites train with {wanted!r} only")
+
+    @cached_property
+    def task(self) -> Task:
+        """The learning problem that server and sites share."""
+        return Task(self.config, self.num_features, len(self.labels))
+
+    def number(self, site: str) -> int:
+        """The number by which the site is sampled."""
+        if site not in self.sites:
+            raise UserError(f"there is no site {site!a:.40} in this federation: its sites are {', '.join(self.sites)}")
+        return self.sites.index(site)
+
+    @cached_property
+    def terms(self) -> dict[str, Any]:
+        """Every field on which both sides must say the same, as JSON knows it."""
+        settings = {name: getattr(self.config, name) for name in AGREED}
+        terms = {
+            "format_version": FORMAT_VERSION,
+            "message_version": MESSAGE_VERSION,
+            "sites": self.sites,
+            "num_features": self.num_features,
+            "text": None if self.text is None else self.text.to_json(),
+            "first_feature": self.first_feature,
+            "labels": hashlib.sha256("\n".join(map(canonical, self.labels.keys)).encode()).hexdigest()[:32],
+            **settings,
+            "config_hash": self.task.fingerprint,
+        }
+        return dict(json.loads(json.dumps(terms)))
+
+    def check(self, terms: object, whose: str) -> None:
+        """Refuse terms that differ from these, with the field that does."""
+        if not isinstance(terms, dict):
+            raise UserError(f"{whose}: its terms cannot be read")
+        for field in (*self.terms, *terms):
+            mine, theirs = self.terms.get(field, "nothing"), terms.get(field, "nothing")
+            if mine != theirs:
+                raise UserError(
+                    f"{whose}: {field} differs: the federation has {mine!r:.60}, this has {theirs!r:.60}; "
+                    "prepare the site again with the federation's folder and the same version of fedmlh"
+                )
+
+    def save(self, folder: Path) -> None:
+        """Write the folder in one step."""
+        about = {"address": self.address, "terms": self.terms}
+        files = {
+            "federation.json": json.dumps(about, indent=1).encode(),
+            "config.toml": self.config.to_toml().encode(),
+            "labels.json": json.dumps({"keys": self.labels.keys, "names": self.labels.names}).encode(),
+            "ca.crt": self.authority,
+        }
+        write_sealed(folder, files)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Agreement":
+        """Read the folder; terms that this version of fedmlh would not come to itself are refused."""
+        files = read_sealed(folder)
+        try:
+            about, names = json.loads(files["federation.json"]), json.loads(files["labels.json"])
+            terms = about["terms"]
+            # Before all else: what another version means by the rest is not known.
+            if terms["message_version"] != MESSAGE_VERSION:
+                raise UserError(
+                    f"{folder}: message_version differs: the federation speaks {terms['message_version']!r:.20}, this "
+                    f"version of fedmlh {MESSAGE_VERSION}; install the same version everywhere"
+                )
+            agreement = cls(
+                str(about["address"]),
+                tuple(terms["sites"]),
+                Config.from_toml(files["config.toml"].decode(), f"{folder / 'config.toml'}"),
+                int(terms["num_features"]),
+                Labels(tuple(names["keys"]), tuple(names["names"])),
+                None if terms["text"] is None else TextFeatures.from_json(terms["text"]),
+                terms["first_feature"],
+                files["ca.crt"],
+            )
+            if not all(isinstance(name, str) for name in (*agreement.labels.keys, *agreement.labels.names)):
+                raise ValueError("a label that is not text")
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise UserError(f"{folder} is not a federation's folder ({type(error).__name__}: {error})") from None
+        agreement.check(terms, str(folder))
+        return agreement
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port, or a UserError."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise UserError(f"address {address!a:.60}: say host:port, e.g. server.example.org:9092 (IPv4)")
+    return found[1], int(found[2])

@@ -1,0 +1,233 @@
+"""The server's folder of a federation.
+
+public/          the agreement, to be handed to every site
+enrolled/        what sites hand back: one enrolment.json each, under any name
+server/          certificate and key, points to evaluate on, Flower's database and logs
+run/             the run folder, as of any run
+"""
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.deployment.agreement import Agreement, split_address
+from fedmlh.deployment.keys import make_server_identity, write_secret
+from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.runs.folder import RunFolder
+from fedmlh.storage import read_sealed, write_atomically, write_sealed
+
+#: How long certificates hold.
+DAYS = 730
+_MOST_EXAMPLES = 2**31
+#: Seconds after which a process that still trains is not just about to end.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the server measures models on: validation points (the training part of `dataset`) and a test part."""
+
+    dataset: Dataset
+    #: Of training points wherever they lie: what tells frequent labels from rare ones.
+    frequencies: LabelCounts
+
+    def save(self, folder: Path) -> None:
+        """Write the folder in one step."""
+        parts: dict[str, csr_matrix] = {}
+        for name, split in (("validation", self.dataset.train), ("test", self.dataset.test)):
+            matrices = {"X": split.X, "Y": split.Y, "excluded": split.excluded}
+            parts |= {f"{name}.{part}": matrix for part, matrix in matrices.items() if matrix is not None}
+        about = {"name": self.dataset.name, "counts": self.frequencies.counts.tolist()}
+        about["points"] = self.frequencies.points
+        write_sealed(folder, {"about.json": json.dumps(about).encode(), "points.safetensors": pack_matrices(parts)})
+
+    @classmethod
+    def load(cls, folder: Path, agreement: Agreement) -> "Yardstick":
+        """Read the folder."""
+        files = read_sealed(folder)
+        try:
+            about = json.loads(files["about.json"])
+            parts = unpack_matrices(files["points.safetensors"], str(folder))
+            validation, test = (
+                Split(parts[f"{name}.X"], parts[f"{name}.Y"], parts.get(f"{name}.excluded"))
+                for name in ("validation", "test")
+            )
+            counts = np.array(about["counts"], np.int64)
+            if counts.shape != (len(agreement.labels),):
+                raise ValueError("counts of other labels")
+            labels, text, first = agreement.labels, agreement.text, agreement.first_feature
+            dataset = Dataset(about["name"], validation, test, labels, text, first_feature=first)
+            return cls(dataset, LabelCounts(counts, int(about["points"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{folder} does not hold points ({type(error).__name__}: {error})") from None
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What a site says about itself."""
+
+    site: str
+    public_key: str
+    examples: int
+    held_out: int
+
+    @classmethod
+    def load(cls, path: Path, agreement: Agreement) -> "Enrolment":
+        """Read what a site handed in; one made under other terms is refused with the field that differs."""
+        try:
+            content = json.loads(path.read_bytes())
+            agreement.check(content["terms"], str(path))
+            examples, held_out = content["examples"], content["held_out"]
+            if not all(type(number) is int and 0 <= number < _MOST_EXAMPLES for number in (examples, held_out)):
+                raise ValueError("numbers of points")
+            site, key = content["site"], content["public_key"]
+            if not isinstance(site, str) or not isinstance(key, str) or len(key) > 1000 or "\n" in key or not examples:
+                raise ValueError("site, key or examples")
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror})") from None
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is not a site's enrolment ({type(error).__name__}: {error})") from None
+        agreement.number(site)
+        return cls(site, key, examples, held_out)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The server's folder."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
+    ) -> "Federation":
+        """Write a new federation: agreement, certificates, points to evaluate on."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} is not empty: choose another folder")
+        host, _ = split_address(address)
+        identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
+        dataset = yardstick.dataset
+        agreement = Agreement(
+            address,
+            sites,
+            config,
+            dataset.num_features,
+            dataset.labels,
+            dataset.text,
+            dataset.first_feature,
+            identity.authority,
+        )
+        _ = agreement.task  # sizes that do not fit the data are refused before anything is written
+        server = folder / "server"
+        server.mkdir(mode=0o700, parents=True)
+        (folder / "enrolled").mkdir()
+        write_secret(server / "server.key", identity.key)
+        (server / "server.pem").write_bytes(identity.certificate)
+        (server / "ca.crt").write_bytes(identity.authority)
+        yardstick.save(server / "yardstick")
+        agreement.save(folder / "public")
+        return cls(folder)
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """The terms."""
+        if not (self.path / "public").is_dir():
+            raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
+        return Agreement.load(self.path / "public")
+
+    @property
+    def server(self) -> Path:
+        """What is the server's alone."""
+        return self.path / "server"
+
+    @property
+    def run(self) -> RunFolder:
+        """Where the run keeps its state and results."""
+        return RunFolder(self.path / "run")
+
+    def yardstick(self) -> Yardstick:
+        """What models are measured on."""
+        return Yardstick.load(self.server / "yardstick", self.agreement)
+
+    def enrolments(self) -> dict[int, Enrolment]:
+        """Who has enrolled, by number."""
+        found: dict[int, Enrolment] = {}
+        keys: dict[str, str] = {}
+        for path in sorted((self.path / "enrolled").glob("*.json")):
+            enrolment = Enrolment.load(path, self.agreement)
+            number = self.agreement.number(enrolment.site)
+            if number in found:
+                raise UserError(f"{path}: site {enrolment.site} has enrolled already: leave one of its files")
+            if keys.setdefault(enrolment.public_key, enrolment.site) != enrolment.site:
+                raise UserError(f"{path}: site {enrolment.site} has the key of site {keys[enrolment.public_key]}")
+            found[number] = enrolment
+        return found
+
+    def all_enrolments(self) -> dict[int, Enrolment]:
+        """The same once nobody is missing."""
+        found = self.enrolments()
+        missing = [name for number, name in enumerate(self.agreement.sites) if number not in found]
+        if missing:
+            raise UserError(
+                f"not enrolled yet: {', '.join(missing)}; put the enrolment.json that `fedmlh site prepare` wrote at "
+                f"each of them into {self.path / 'enrolled'}"
+            )
+        return found
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Alone with the run folder; a process that is about to end is waited for."""
+        with open(self.server / "lock", "wb") as file:
+            end = time.monotonic() + _PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        raise UserError(f"another process trains in {self.path}: end it first") from None
+                    time.sleep(0.5)
+            yield
+
+    def write_nodes(self, nodes: dict[int, int]) -> None:
+        """Keep under which node each site's key is registered."""
+        write_atomically(self.server / "nodes.json", json.dumps(nodes).encode())
+
+    def read_nodes(self) -> dict[int, int]:
+        """The node of each site."""
+        return {int(number): int(node) for number, node in _read_json(self.server / "nodes.json").items()}
+
+    def write_outcome(self, problem: str | None) -> None:
+        """How the run ended: with a model, or with this sentence."""
+        write_atomically(self.server / "outcome.json", json.dumps({"problem": problem}).encode())
+
+    def clear_outcome(self) -> None:
+        """The run goes on."""
+        (self.server / "outcome.json").unlink(missing_ok=True)
+
+    def read_outcome(self) -> tuple[bool, str | None]:
+        """Whether the run has ended, and the sentence if it ended badly."""
+        if not (self.server / "outcome.json").is_file():
+            return False, None
+        problem = _read_json(self.server / "outcome.json")["problem"]
+        return True, None if problem is None else str(problem)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__})") from None

@@ -1,0 +1,24 @@
+"""What a client reaches by itself: the measure of what joining is worth to it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from fedmlh.engines.local import LocalClients, make_trainer
+from fedmlh.engines.loop import Judge, run_rounds
+from fedmlh.federated.client import Client
+from fedmlh.federated.server import Server
+from fedmlh.federated.task import Task
+from fedmlh.runs.checkpoint import Progress
+
+
+def train_alone(task: Task, number: int, make_client: Callable[[Task], Client], judge: Judge) -> Progress:
+    """The same initial model, as many rounds at most, nothing that holds it back to a common model."""
+    changes = {"clients_per_round": 1, "quorum": 1, "correction": "none", "prox_mu": 0.0}
+    single = replace(task, config=task.config.replace(**changes))
+    client = make_client(single)
+    device: torch.device = judge.evaluator.device
+    server = Server(single, {number: len(client)}, device)
+    trainer = make_trainer(single, {number: client}, server.seeds, device)
+    return run_rounds(server, LocalClients({number: client}, 1, trainer), judge)

@@ -1,0 +1,41 @@
+"""The product's own bytes as a Flower message, both ways; a refusal travels as its code and nothing else."""
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from fedmlh.federated.messages import Reason, Rejected
+
+_RECORD, _BYTES, _CODE = "fedmlh", "message", "refused"
+
+#: What Flower says of a reply that did not come.
+_ERRORS = {
+    ErrorCode.NODE_UNAVAILABLE: (Reason.ABSENT, "the site lost its connection"),
+    ErrorCode.CLIENT_APP_CRASHED: (Reason.FAILED, "the site's process ended before it answered"),
+    ErrorCode.MESSAGE_UNAVAILABLE: (Reason.LATE, "the message expired before it was answered"),
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: (Reason.LATE, "the reply expired"),
+}
+
+
+def wrap(message: bytes) -> RecordDict:
+    """Content with an encoded message; as an array, since Flower sends arrays in pieces."""
+    return RecordDict({_RECORD: ArrayRecord({_BYTES: Array("bytes", (len(message),), "fedmlh", message)})})
+
+
+def wrap_refusal(reason: Reason) -> RecordDict:
+    """Content that says why there is no message: a word of a fixed list, so that nothing of the data can slip out."""
+    return RecordDict({_RECORD: ConfigRecord({_CODE: reason.value})})
+
+
+def unwrap(message: Message) -> bytes | Rejected:
+    """The encoded message, or why there is none; anything else is malformed."""
+    if message.has_error():
+        code = message.error.code
+        return Rejected(*_ERRORS.get(code, (Reason.FAILED, f"the site's process failed (Flower's code {code})")))
+    record = message.content.get(_RECORD)
+    if isinstance(record, ConfigRecord):
+        code = record.get(_CODE)
+        known = isinstance(code, str) and code in set(Reason)
+        return Rejected(Reason(code) if known else Reason.FAILED, "refused by the site; its own log says more")
+    if isinstance(record, ArrayRecord) and _BYTES in record:
+        return bytes(record[_BYTES].data)
+    return Rejected(Reason.MALFORMED, "not a message of fedmlh")

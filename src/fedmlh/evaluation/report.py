@@ -1,0 +1,96 @@
+"""Evaluation at the sites: a model goes out, sums over a site's held-out points come back, and no point does.
+
+Sums are those of evaluation/metrics.py. Which labels are frequent only the server can say, so that a site counts none
+as frequent: what does not depend on it (precision, recall, nDCG) can be read from the sums of one site or of several.
+"""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fedmlh.errors import UserError
+from fedmlh.evaluation.metrics import ONE, Metrics, Sums, add_sums, summarize_sums
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, ReportHeader, pack, unpack
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.randomness import generator
+
+_CODEC = "fp32"
+_MAX_REPORT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a site measured: the common model, and the best that it trained alone, if it was to."""
+
+    together: Sums
+    alone: Sums | None = None
+    best_round_alone: int = 0
+
+
+def ask(task: Task, seeds: Seeds, run: str, number: int, client: int, model: Tensor) -> bytes:
+    """What a site is sent to measure the model of a round."""
+    header = QuestionHeader(run, task.fingerprint, number, client, seeds.run, list(seeds.labels), list(seeds.features))
+    return pack(header, make_codec(_CODEC).encode(model.cpu(), generator(seeds.run, "question")))
+
+
+def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHeader, Seeds, Tensor]:
+    """Header, seeds and model of a question to this client, or Rejected."""
+    codec, size = make_codec(_CODEC), task.stack.num_parameters
+    header, payload = unpack(QuestionHeader, message, codec.size(size))
+    if header.config != task.fingerprint:
+        raise Rejected(Reason.CONFIG, f"the server trains under {header.config!a}")
+    if header.client != client:
+        raise Rejected(Reason.CLIENT, f"the question is for client {header.client}")
+    seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+    if not task.accepts(seeds):
+        raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
+    try:
+        model = codec.decode(payload, size, generator(seeds.run, "question"))
+    except ValueError as error:
+        raise Rejected(Reason.SIZE, str(error)) from None
+    if not task.stack.fits(model):
+        raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
+    return header, seeds, model
+
+
+def write_report(question: QuestionHeader, report: Report) -> bytes:
+    """What a site answers."""
+    header = ReportHeader(question.run, question.config, question.round, question.client)
+    return pack(header, json.dumps(vars(report)).encode())
+
+
+def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], max_points: int) -> Report:
+    """The report that answers a question, of at most so many points, or Rejected."""
+    header, payload = unpack(ReportHeader, message, _MAX_REPORT)
+    if (header.run, header.config, header.round, header.client) != (
+        question.run,
+        question.config,
+        question.round,
+        question.client,
+    ):
+        raise Rejected(Reason.ROUND, "the report answers another question")
+    try:
+        values = json.loads(bytes(payload))
+        together, alone, best = values["together"], values["alone"], values["best_round_alone"]
+        if values.keys() != {"together", "alone", "best_round_alone"} or type(best) is not int or best < 0:
+            raise ValueError("fields of a report")
+        for sums in (together, *([] if alone is None else [alone])):
+            _check(sums, ks, max_points)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
+        raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
+    return Report(together, alone, best)
+
+
+def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:
+    shape = {name: len(numbers) for name, numbers in Metrics(ks, np.zeros(1, bool), np.ones(1)).sums().items()}
+    if {name: len(numbers) for name, numbers in sums.items()} != shape or sums["k"] != list(ks):
+        raise ValueError("names or k")
+    add_sums(sums, sums)  # refuses what are not whole numbers
+    (points,) = sums["points"]
+    if not 0 < points <= max_points or any(max(numbers) > points * ONE << 24 for numbers in sums.values()):
+        raise ValueError("points, or more of anything than they can give")
+    if not all(value <= 1 for value in summarize_sums(sums)["precision"].values()):
+        raise ValueError("more hits than there can be")

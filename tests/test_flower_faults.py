@@ -1,0 +1,362 @@
+"""Processes that die, stall or lie while a federation trains, and nodes that should not be let in.
+
+Commands run as users run them; whatever happens to their processes, the run ends, and one process that is told who took
+part trains the same model.
+"""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+if not Path("/proc/self/environ").exists():
+    pytest.skip("processes are found through /proc", allow_module_level=True)
+
+from fedmlh.config import Config
+from fedmlh.data.source import open_dataset
+from fedmlh.deployment.federation import Federation
+from fedmlh.deployment.keys import make_node_key, make_server_identity
+from fedmlh.engines.flower.control import Control
+from fedmlh.engines.flower.loopback import create_loopback, replay_loopback
+from fedmlh.engines.flower.processes import environment, free_port, start_superlink, start_supernode, stop
+from fedmlh.runs.folder import RunFolder
+from fedmlh.serving.bundle import load_bundle
+
+pytestmark = pytest.mark.slow
+
+CONFIG = Config(
+    name="faults",
+    device="cpu",
+    synthetic_points=4000,
+    synthetic_features=300,
+    synthetic_labels=100,
+    partition="iid",
+    num_clients=4,
+    clients_per_round=3,
+    quorum=2,
+    rounds=5,
+    local_epochs=2000,  # some seconds of training, so that a fault finds a site at work
+    num_tables=2,
+    num_buckets=30,
+    feature_dim=100,
+    hidden_sizes=(64,),
+    update_codec="fp16",
+    top_k=(1, 3),
+    deadline=90,
+    max_attempts=10,
+)
+PATIENCE = 900.0
+
+
+def wait_for(what: Callable[[], object], doing: subprocess.Popen[bytes] | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "nothing came of it"
+        assert doing is None or doing.poll() is None, "the command ended too soon"
+        time.sleep(0.1)
+
+
+def find_processes(word: str, variable: str) -> list[int]:
+    """Processes with that word in their command and that text in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command, settings = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in command and variable.encode() + b"\0" in settings:
+                found.append(int(entry.name))
+    return found
+
+
+def find_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Rehearsal:
+    """A server and four sites, each a command of its own."""
+
+    def __init__(self, folder: Path, config: Config = CONFIG) -> None:
+        self.data = open_dataset(config)
+        self.federation = create_loopback(config, self.data, folder)
+        self.commands: dict[str, subprocess.Popen[bytes]] = {}
+
+    @contextmanager
+    def running(self, lying: str = "", path: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        with ExitStack() as stack:
+
+            def call(name: str, *arguments: object, **settings: str) -> subprocess.Popen[bytes]:
+                log = stack.enter_context(open(self.federation.path / f"{name}.log", "wb"))
+                command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
+                stack.callback(stop, process, seconds=30)
+                return process
+
+            start = call("start", "federation", "start", self.federation.path)
+            wait_for(lambda: (self.federation.server / "nodes.json").exists(), start)
+            for site in self.federation.agreement.sites:
+                before = os.environ.get("PYTHONPATH", "")
+                settings = {"PYTHONPATH": f"{path}{os.pathsep}{before}"} if site == lying else {}
+                self.commands[site] = call(site, "federation", "join", self.federation.path / site, **settings)
+            yield start
+
+    def find(self, word: str, site: str = "") -> list[int]:
+        if site:
+            return find_processes(word, f"FLWR_HOME={(self.federation.path / site / 'flower').resolve()}")
+        return find_processes(word, f"FEDMLH_FEDERATION={self.federation.path.resolve()}")
+
+    def find_clients(self, site: str) -> list[int]:
+        """The processes that answer messages: forked, so that their command is that of the one they come from."""
+        servers = set(self.find("forkserver", site))
+        return [pid for pid in servers if find_parent(pid) in servers]
+
+    def wait_for_training(self) -> tuple[str, int]:
+        """Wait until a site has just begun to work; which one, and the process that does."""
+        sites = self.federation.agreement.sites
+        before = {pid for site in sites for pid in self.find_clients(site)}
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for site in sites:
+                for pid in set(self.find_clients(site)) - before:
+                    return site, pid
+        raise AssertionError("nobody trains")
+
+    def rounds(self) -> int:
+        path = self.federation.run.path / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def check(self, start: subprocess.Popen[bytes]) -> list[dict[str, object]]:
+        """The run ends well and equals its replay; what it took down about refusals."""
+        assert start.wait(PATIENCE) == 0, (self.federation.path / "start.log").read_text()
+        assert self.rounds() == CONFIG.rounds
+        assert replay_loopback(self.federation, self.data, self.federation.path / "replay")
+        log = RunFolder(self.federation.run.path).read_participation()
+        return [{"round": line.round, **vars(entry)} for line in log for entry in line.refused]
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path / "federation")
+
+
+def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 1, start)
+        site, _ = rehearsal.wait_for_training()
+        for pid in rehearsal.find("fedmlh.engines.flower.supernode", site):
+            os.kill(pid, signal.SIGKILL)
+        refused = rehearsal.check(start)
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
+
+
+def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 1, start)
+        site, client = rehearsal.wait_for_training()
+        time.sleep(1.5)  # killed at birth it would just be started again; now it is at work
+        os.kill(client, signal.SIGKILL)
+        refused = rehearsal.check(start)
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
+
+
+def test_a_site_that_stops_for_a_while(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 1, start)
+        site, _ = rehearsal.wait_for_training()
+        stopped = rehearsal.find("", site)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(20)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        rehearsal.check(start)
+
+
+def test_a_site_that_sends_garbage(rehearsal: Rehearsal, tmp_path: Path) -> None:
+    """Its packer is replaced by one that makes updates of random bytes."""
+    (tmp_path / "lies").mkdir()
+    (tmp_path / "lies" / "sitecustomize.py").write_text(
+        "import os\n"
+        "from fedmlh.federated import messages\n"
+        "honest = messages.pack\n"
+        "def pack(header, payload):\n"
+        "    update = isinstance(header, messages.UpdateHeader)\n"
+        "    return os.urandom(5000) if update else honest(header, payload)\n"
+        "messages.pack = pack\n"
+    )
+    with rehearsal.running("site-2", tmp_path / "lies") as start:
+        refused = rehearsal.check(start)
+    assert "malformed" in {entry["reason"] for entry in refused if entry["client"] == 2}
+    log = RunFolder(rehearsal.federation.run.path).read_participation()
+    assert not any(2 in line.accepted for line in log)
+
+
+def test_the_server_s_process_is_killed(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 2, start)
+        rehearsal.wait_for_training()
+        for pid in rehearsal.find("flwr-serverapp"):
+            os.kill(pid, signal.SIGKILL)
+        rehearsal.check(start)
+    assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
+
+
+def test_the_superlink_is_killed(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 2, start)
+        rehearsal.wait_for_training()
+        for pid in rehearsal.find("fedmlh.engines.flower.superlink"):
+            os.kill(pid, signal.SIGKILL)
+        rehearsal.check(start)
+    assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
+
+
+def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> None:
+    with rehearsal.running() as start:
+        wait_for(lambda: rehearsal.rounds() >= 2, start)
+        start.kill()
+        start.wait()
+        again = subprocess.Popen([sys.executable, "-m", "fedmlh", "federation", "start", rehearsal.federation.path])
+        try:
+            rehearsal.check(again)
+        finally:
+            stop(again, seconds=30)
+            for pid in rehearsal.find("fedmlh.engines.flower.superlink"):
+                os.kill(pid, signal.SIGTERM)
+
+
+@pytest.fixture
+def open_link(tmp_path: Path) -> Iterator[tuple[Federation, Control]]:
+    """A federation whose SuperLink runs and has its sites registered, and nothing else."""
+    config = CONFIG.replace(synthetic_points=100, num_clients=1, clients_per_round=1, quorum=1)
+    federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
+    with open(federation.server / "superlink.log", "wb") as log:
+        link = start_superlink(federation, log)
+        try:
+            with closing(Control(federation)) as control:
+                wait_for(control.answers, link)
+                control.register(federation)
+                yield federation, control
+        finally:
+            stop(link)
+
+
+def try_to_join(federation: Federation, seconds: float = 25.0, *arguments: str) -> str:
+    """What a node of site-0's folder says while it tries to get in."""
+    path = federation.path / "node.log"
+    with open(path, "wb") as log:
+        if arguments:
+            command = ["flower-supernode", *arguments, "--port", str(free_port())]
+            node = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment(federation.path / "site-0" / "flower")
+            )
+        else:
+            node = start_supernode(federation.path / "site-0", log)
+        try:
+            node.wait(seconds)
+        except subprocess.TimeoutExpired:
+            stop(node)
+    return path.read_text()
+
+
+def count_online(control: Control) -> int:
+    return sum(status == "online" for _, status in control.list_nodes().values())
+
+
+def test_a_registered_node_is_let_in(open_link: tuple[Federation, Control]) -> None:
+    """The others would be refused by anything; this one shows that they are refused for what they are."""
+    federation, control = open_link
+    node = start_supernode(federation.path / "site-0")
+    try:
+        wait_for(lambda: count_online(control) == 1, node)
+    finally:
+        stop(node)
+
+
+def test_an_unregistered_node_is_refused(open_link: tuple[Federation, Control]) -> None:
+    federation, control = open_link
+    (federation.path / "site-0" / "node.key").write_bytes(make_node_key()[0])
+    said = try_to_join(federation)
+    assert count_online(control) == 0
+    assert "SuperNode ID" not in said
+    assert "No SuperNode found with the given public key" in (federation.server / "superlink.log").read_text()
+
+
+def test_a_node_that_trusts_another_authority_is_refused(open_link: tuple[Federation, Control]) -> None:
+    federation, control = open_link
+    other = make_server_identity(["127.0.0.1"], 1).authority
+    (federation.path / "site-0" / "other.crt").write_bytes(other)
+    key, address = federation.path / "site-0" / "node.key", federation.agreement.address
+    said = try_to_join(
+        federation,
+        25.0,
+        *("--superlink", address, "--root-certificates", str(federation.path / "site-0" / "other.crt")),
+        *("--auth-supernode-private-key", str(key)),
+    )
+    assert count_online(control) == 0
+    assert "SuperNode ID" not in said
+    assert "CERTIFICATE_VERIFY_FAILED" in said or "Connection attempt failed" in said
+
+
+def test_a_plain_text_node_is_refused(open_link: tuple[Federation, Control]) -> None:
+    federation, control = open_link
+    said = try_to_join(federation, 25.0, "--insecure", "--superlink", federation.agreement.address)
+    assert count_online(control) == 0
+    assert "SuperNode ID" not in said
+    assert said.strip()
+
+
+def test_a_server_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    config = CONFIG.replace(synthetic_points=100, num_clients=1, clients_per_round=1, quorum=1)
+    federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
+    expired = make_server_identity(["127.0.0.1"], 0)
+    for name, content in (("server.pem", expired.certificate), ("ca.crt", expired.authority)):
+        (federation.server / name).write_bytes(content)
+    (federation.server / "server.key").write_bytes(expired.key)
+    (federation.path / "site-0" / "old.crt").write_bytes(expired.authority)
+    with open(federation.server / "superlink.log", "wb") as log:
+        link = start_superlink(federation, log)
+        try:
+            host, port = federation.agreement.address.split(":")
+            wait_for(lambda: "Uvicorn running" in (federation.server / "superlink.log").read_text(), link)
+            trust = ssl.create_default_context(cadata=expired.authority.decode())
+            with (
+                socket.create_connection((host, int(port))) as plain,
+                pytest.raises(ssl.SSLCertVerificationError, match="expired"),
+            ):
+                trust.wrap_socket(plain, server_hostname=host)
+            said = try_to_join(
+                federation,
+                25.0,
+                *("--superlink", federation.agreement.address),
+                *("--root-certificates", str(federation.path / "site-0" / "old.crt")),
+                *("--auth-supernode-private-key", str(federation.path / "site-0" / "node.key")),
+            )
+        finally:
+            stop(link)
+    assert "SuperNode ID" not in said
+
+
+def test_the_weights_of_a_replay_are_not_trivially_equal(tmp_path: Path) -> None:
+    """Another set of participants gives another model, so that the equalities above say something."""
+    from fedmlh.engines.simulation import run
+
+    small = CONFIG.replace(rounds=2, local_epochs=1)
+    data = open_dataset(small)
+    run(small, data, tmp_path / "a")
+    run(small.replace(clients_per_round=2), data, tmp_path / "b")
+    models = [load_bundle(tmp_path / name / "model").weights for name in "ab"]
+    assert not torch.equal(*models)
+    assert json.loads((tmp_path / "a" / "participation.jsonl").read_text().splitlines()[0])["accepted"]
