@@ -144,8 +144,8 @@ def draw(results: Path) -> None:
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("validation P@1, %")
-    handles, labels = axes[0][-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    named = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     plt.rcParams["svg.hashsalt"] = "fedmlh"
     figure.savefig(results / "bytes.svg", metadata={"Date": None})
 
