@@ -126,8 +126,11 @@ def volumes(methods: dict[str, list[Run]]) -> str:
 
 def draw(results: Path) -> None:
     """Validation P@1 against all bytes sent so far, the mean over seeds."""
-    found = {name: methods for name in SETS if (methods := by_method(results / f"{name}-methods.json"))}
-    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.6), layout="constrained", squeeze=False)
+    measured = {name: by_method(results / f"{name}-methods.json") for name in SETS}
+    found = {name: methods for name, methods in measured.items() if OURS in methods}
+    figure, axes = plt.subplots(
+        1, len(found), figsize=(max(6, 4.2 * len(found)), 3.8), layout="constrained", squeeze=False
+    )
     for ax, (name, methods) in zip(axes[0], found.items(), strict=True):
         for method, colour in LOOKS.items():
             for suffix, style in (("", "-"), (" + codecs", "--")):
@@ -145,7 +148,14 @@ def draw(results: Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("validation P@1, %")
     named = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(
+        named.values(),
+        named.keys(),
+        loc="outside lower center",
+        ncols=min(4, 2 * len(found)),
+        frameon=False,
+        fontsize=9,
+    )
     plt.rcParams["svg.hashsalt"] = "fedmlh"
     figure.savefig(results / "bytes.svg", metadata={"Date": None})
 
