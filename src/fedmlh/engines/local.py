@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmlh.engines.memory import keep_large_blocks
 from fedmlh.engines.population import Population
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.messages import Rejected, name_failure
@@ -108,6 +109,7 @@ def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device
 @contextmanager
 def live_in_process(population: Population, workers: int | None = None) -> Iterator[LocalClients]:
     """All clients here, one thread a worker."""
+    keep_large_blocks()
     clients = {number: population.client(number) for number in population.shards}
     # All now, not each when it is first sampled: what stays would lie between what a round needs, and memory would grow
     # with every new client.
