@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmlh.federated.aggregate import LIMIT, Average
+from fedmlh.federated.aggregate import LIMIT, Average, square_length
 
 CPU = torch.device("cpu")
 
@@ -143,3 +143,17 @@ def test_every_part_of_a_long_vector_is_summed():
     total.add(values, 1)
     total.add(values * 3, 1)
     torch.testing.assert_close(total.mean(), 2 * values, rtol=1e-6, atol=0)
+
+
+def test_a_square_length_is_the_same_for_any_number_of_threads():
+    """Engines run with different numbers of threads, and FedExP's step follows from it."""
+    values = torch.from_numpy(np.random.default_rng(5).normal(size=1_300_007).astype(np.float32))
+    before, found = torch.get_num_threads(), set()
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            found.add(square_length(values))
+    finally:
+        torch.set_num_threads(before)
+    (value,) = found
+    assert value == pytest.approx(float(np.square(values.numpy().astype(np.float64)).sum()), rel=1e-12)

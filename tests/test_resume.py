@@ -622,6 +622,7 @@ CHANGES = {
     "loss_tau": 0.5,
     "optimizer": "sgd",
     "learning_rate": 0.03,
+    "learning_rate_decay": 0.5,
     "prox_mu": 0.1,
     "correction": "scaffold",
     "decoding": "logits",

@@ -6,12 +6,14 @@ from torch import Tensor
 #: No single parameter may change by more than this in a round; it bounds the fixed-point sum.
 LIMIT = 1024.0
 _CHUNK = 1 << 20
+#: Values that torch sums up in one thread, however many it has: split over threads, a sum rounds differently.
+_ONE_THREAD = 1 << 15
 
 
 def square_length(values: Tensor) -> float:
     """The sum of squares, in double precision.  # [P]"""
-    parts = torch.split(values, _CHUNK)
-    return float(sum(torch.dot(wide, wide) for wide in (part.double() for part in parts)))
+    parts = torch.split(values, _ONE_THREAD)
+    return float(sum(part.double().square().sum() for part in parts))
 
 
 class Average:
