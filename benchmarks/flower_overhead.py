@@ -223,6 +223,7 @@ def measure(preset: str, rounds: int, sites: int, place: Path) -> dict[str, Any]
     model = load_size(place / f"{preset}-product")
     return {
         "sites": sites,
+        "load_average": os.getloadavg(),  # of the machine, at the end: more than its cores makes seconds mean little
         "message_bytes": message,
         "model_bytes": model,
         "rounds_s": seconds,
