@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.flower import client as client_app
 from fedmlh.engines.flower import grid as grid_module
+from fedmlh.engines.flower import supernode as supernode_module
 from fedmlh.engines.flower.bundle import make_bundle
 from fedmlh.engines.flower.control import Control
 from fedmlh.engines.flower.envelope import unwrap, wrap, wrap_refusal
@@ -258,3 +260,13 @@ def test_a_superlink_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.
     assert statuses == []
     statuses[:] = [403]
     assert not control.answers()
+
+
+def test_a_supernode_that_has_left_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(supernode_module, "flower_supernode", lambda: None)
+    monkeypatch.setattr(supernode_module.internal, "_init_connection", supernode_module.internal._init_connection)
+    monkeypatch.setattr(supernode_module.internal, "subprocess", supernode_module.internal.subprocess)
+    monkeypatch.setattr(supernode_module.signal, "raise_signal", raised.append)
+    supernode_module.main()
+    assert raised == [signal.SIGTERM]
