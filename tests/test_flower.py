@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
@@ -21,7 +23,9 @@ from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.flower import client as client_app
 from fedmlh.engines.flower import grid as grid_module
+from fedmlh.engines.flower import supernode as supernode_module
 from fedmlh.engines.flower.bundle import make_bundle
+from fedmlh.engines.flower.control import Control
 from fedmlh.engines.flower.envelope import unwrap, wrap, wrap_refusal
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.flower.loopback import create_loopback, train_loopback
@@ -238,3 +242,31 @@ def test_a_federation_of_which_nobody_comes_ends_with_a_sentence(tmp_path: Path)
     with pytest.raises(UserError, match=r"round 1 was given up after 2 attempts .* not connected"):
         train(federation, print)
     assert federation.read_outcome()[0]
+
+
+def test_a_superlink_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = httpx.Request("POST", "https://127.0.0.1")
+    statuses = [500, 503, 200]
+
+    class Client:
+        def ListNodes(self, question: object) -> object:  # noqa: N802
+            httpx.Response(statuses.pop(0), request=request).raise_for_status()
+            return question
+
+    monkeypatch.setattr("fedmlh.engines.flower.control.time.sleep", lambda seconds: None)
+    control = Control.__new__(Control)
+    control._client = Client()
+    assert control.answers()
+    assert statuses == []
+    statuses[:] = [403]
+    assert not control.answers()
+
+
+def test_a_supernode_that_has_left_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(supernode_module, "flower_supernode", lambda: None)
+    monkeypatch.setattr(supernode_module.internal, "_init_connection", supernode_module.internal._init_connection)
+    monkeypatch.setattr(supernode_module.internal, "subprocess", supernode_module.internal.subprocess)
+    monkeypatch.setattr(supernode_module.signal, "raise_signal", raised.append)
+    supernode_module.main()
+    assert raised == [signal.SIGTERM]

@@ -1,5 +1,6 @@
 """The average of accepted updates, summed in fixed point so that the order of arrival cannot change a bit."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,8 @@ class Average:
     def __init__(self, num_parameters: int, max_weight: int, device: torch.device) -> None:
         # |value| ≤ 2^10 and Σ weights ≤ max_weight < 2^L, so 52 − L fractional bits keep the sum below 2^62.
         self._scale = 2.0 ** (52 - max_weight.bit_length())
-        self._total = torch.zeros(num_parameters, dtype=torch.int64, device=device)
+        # numpy's zeros take no memory before something is added: while models are sent, nothing is.
+        self._total = torch.from_numpy(np.zeros(num_parameters, np.int64)).to(device)
         self._weight = 0
 
     def add(self, values: Tensor, weight: int) -> None:

@@ -152,12 +152,13 @@ class Server:
         accepted = state.accepted.get(client, ())
         # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
         held = round_held(accepted) if sends_changes(self.task.config.broadcast_codec) else 0
-        if held not in payloads:
+        known = payloads.get(held)
+        if known is None:
             config, seed = self.task.config, self.seeds.run
             codec, model = write_model(config.broadcast_codec, seed, state.round, state.held, state.changes, held)
             control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
-            payloads[held] = codec, len(control), model + control
-        codec, control_bytes, payload = payloads[held]
+            known = payloads[held] = codec, len(control), model + control
+        codec, control_bytes, payload = known
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
@@ -191,11 +192,21 @@ class Server:
         )
         tally = Tally(expected, uniform=config.weighting == "uniform", device=self.device)
         payloads: Payloads = {}
-        for part in exchange(clients, Outbox(tally, lambda client: self._write(state, attempt, client, payloads))):
+        unsent = set(clients)
+
+        def write(client: int) -> tuple[BroadcastHeader, bytes]:
+            message = self._write(state, attempt, client, payloads)
+            unsent.discard(client)
+            if not unsent:
+                payloads.clear()  # what everyone has been sent need not wait for the replies
+            return message
+
+        for part in exchange(clients, Outbox(tally, write)):
             if isinstance(part, Tally):
                 tally.merge(part)
             else:
                 tally.add(*part)
+            del part  # or it would lie there until the next has come whole
         report.close(tally, len(self.shared))
         if len(tally.losses) < config.quorum:
             return None

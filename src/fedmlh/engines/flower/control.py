@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import time
 from typing import Any
 
 import httpx
@@ -24,6 +25,9 @@ from fedmlh.deployment.federation import Enrolment, Federation
 from fedmlh.engines.flower.bundle import make_bundle
 from fedmlh.errors import UserError
 
+#: Seconds for which a SuperLink is asked again that answers with a failure of its own.
+BUSY = 60.0
+
 
 class Control:
     """What the server's own machine may tell the SuperLink."""
@@ -42,17 +46,28 @@ class Control:
         """Give the connection back."""
         self._client.close()
 
+    def _call(self, name: str, request: Any) -> Any:
+        """Ask; where the SuperLink itself failed, ask again: it does when its database is busy with a large model."""
+        end = time.monotonic() + BUSY
+        while True:
+            try:
+                return getattr(self._client, name)(request)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR or time.monotonic() > end:
+                    raise
+            time.sleep(1)
+
     def answers(self) -> bool:
         """Whether a SuperLink is there that the federation's authority vouches for."""
         try:
-            self._client.ListNodes(ListNodesRequest())
+            self._call("ListNodes", ListNodesRequest())
         except httpx.HTTPError:
             return False
         return True
 
     def list_nodes(self) -> dict[bytes, tuple[int, str]]:
         """Node and status by key."""
-        nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+        nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
         return {node.public_key: (node.node_id, node.status) for node in nodes if node.status != "unregistered"}
 
     def register(self, federation: Federation) -> dict[int, int]:
@@ -60,29 +75,29 @@ class Control:
         keys = {number: encode_key(enrolment) for number, enrolment in federation.all_enrolments().items()}
         known = self.list_nodes()
         for key in known.keys() - set(keys.values()):
-            self._client.UnregisterNode(UnregisterNodeRequest(node_id=known[key][0]))
+            self._call("UnregisterNode", UnregisterNodeRequest(node_id=known[key][0]))
         return {
             number: known[key][0]
             if key in known
-            else self._client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
+            else self._call("RegisterNode", RegisterNodeRequest(public_key=key)).node_id
             for number, key in keys.items()
         }
 
     def runs(self) -> dict[int, str]:
         """The status of each run that has not finished."""
-        runs = self._client.ListRuns(ListRunsRequest()).run_dict
+        runs = self._call("ListRuns", ListRunsRequest()).run_dict
         return {number: run.status.status for number, run in runs.items() if run.status.status != "finished"}
 
     def submit(self) -> int:
         """Start the ServerApp."""
-        response = self._client.StartRun(StartRunRequest(fab=fab_to_proto(make_bundle())))
+        response = self._call("StartRun", StartRunRequest(fab=fab_to_proto(make_bundle())))
         if not response.HasField("run_id"):
             raise UserError("the SuperLink did not take the run: see its log")
         return int(response.run_id)
 
     def stop(self, run: int) -> None:
         """End a run."""
-        self._client.StopRun(StopRunRequest(run_id=run))
+        self._call("StopRun", StopRunRequest(run_id=run))
 
 
 def find_statuses(federation: Federation) -> dict[int, str] | None:

@@ -54,6 +54,7 @@ class GridSites:
                     answer = unwrap(reply)
                     answers += isinstance(answer, bytes)
                     yield asked.pop(identifier), answer
+                    del reply, answer  # or they would lie there until the next has come whole
             if not asked and answers >= quorum:
                 break
             time.sleep(PAUSE)

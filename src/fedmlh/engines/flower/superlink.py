@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 
+from flwr.supercore import sql_mixin
 from flwr.superlink import extensions
 from flwr.superlink.cli.flower_superlink import flower_superlink
 from starlette.middleware import Middleware
@@ -18,6 +19,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _FOR_NODES = "/v1/fleet/"
+#: Milliseconds that a request waits for the database. Flower's five seconds are over while one large model is written,
+#: and whoever else asks meanwhile is told that the server has failed.
+_DATABASE_WAIT = "60000"
 
 
 class LocalControl:
@@ -53,6 +57,8 @@ def is_local(scope: Scope) -> bool:
 def main() -> None:
     """Run the SuperLink with the arguments of flower-superlink."""
     extensions.get_middleware = lambda: (Middleware(LocalControl),)
+    # The last value of a setting counts.
+    sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, ("busy_timeout", _DATABASE_WAIT))
     flower_superlink()
 
 

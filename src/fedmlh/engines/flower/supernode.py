@@ -4,6 +4,7 @@ In Flower the code that runs at a site comes from whoever starts a run. Here the
 only, always in the same bytes: anything else is left unanswered, with a line in the site's log.
 """
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -58,6 +59,9 @@ def main() -> None:
     internal._init_connection = connect_checked
     internal.subprocess = OwnSuperExec
     flower_supernode()
+    # It returns when the connection broke down for good: Flower has left the federation, but its threads would keep the
+    # process alive, and whoever starts it again when it ends would wait for ever.
+    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":
