@@ -9,7 +9,7 @@ import torch
 
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.delivery import drop_old, encode_change, read_model, sends_changes, write_model
+from fedmlh.federated.delivery import drop_old, encode_change, largest_payload, read_model, sends_changes, write_model
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
 from test_messages import SIZES, Federation
 
@@ -73,6 +73,12 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
         sent |= {unpack(BroadcastHeader, message, 1 << 20)[0].codec for message in fed.sent}
     assert sent - {"fp32"} == {"initial", codec}
     assert not torch.equal(state.held, state.model)
+
+
+@pytest.mark.parametrize(("codec", "bytes_a_value"), [("fp32", 4), ("fp16", 2), ("int4", 4), ("topk-5%+zlib", 4)])
+def test_the_whole_model_fits_into_the_largest_payload_and_nothing_more(codec, bytes_a_value):
+    task = Federation(broadcast_codec=codec).task
+    assert largest_payload(task) == bytes_a_value * task.stack.num_parameters
 
 
 def test_every_change_is_rounded_by_draws_of_its_own():
@@ -249,6 +255,19 @@ def test_changes_that_do_not_lead_to_the_round_are_refused(reason, spoil):
         with pytest.raises(Rejected) as refusal:
             fed.clients[client].answer(broken, fed.memories[client])
         assert refusal.value.reason == (Reason.CODEC if changes else reason)
+
+
+@pytest.mark.parametrize(("agreed", "sent"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp32", "fp32+zlib")])
+def test_a_whole_model_comes_as_was_agreed_or_not_at_all(agreed, sent):
+    fed = Federation(broadcast_codec=agreed)
+    state = fed.run(1)
+    header, _ = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 1), 1 << 20)
+    right, wrong = (make_codec(codec).encode(state.model, np.random.default_rng(0)) for codec in (agreed, sent))
+    model = read_model(header, memoryview(right), fed.task, {})
+    torch.testing.assert_close(model, state.model, rtol=1e-3, atol=1e-3)
+    with pytest.raises(Rejected) as refusal:
+        read_model(dataclasses.replace(header, codec=sent), memoryview(wrong), fed.task, {})
+    assert refusal.value.reason == Reason.CODEC
 
 
 def test_changes_go_well_with_server_optimizers_and_averages():
