@@ -7,6 +7,8 @@ import pytest
 
 from fedmlh.model import threads
 
+pytest.register_assert_rewrite("faulty_inputs")
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,3 +157,12 @@ def test_a_square_length_is_the_same_for_any_number_of_threads():
         torch.set_num_threads(before)
     (value,) = found
     assert value == pytest.approx(float(np.square(values.numpy().astype(np.float64)).sum()), rel=1e-12)
+
+
+def test_sums_of_different_scale_are_not_added():
+    whole, other = Average(2, 8, CPU), Average(2, 7, CPU)
+    whole.add(torch.ones(2), 3)
+    other.add(torch.ones(2), 3)
+    with pytest.raises(ValueError, match="do not add up"):
+        whole.merge(other)
+    assert whole.mean().tolist() == [1, 1]

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fedmlh.config import Config, parse_codec
 from fedmlh.errors import UserError
-from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.codecs.integers import BLOCK
 from fedmlh.federated.codecs.sketch import ROWS
+from fedmlh.federated.codecs.topk import _largest
 from fedmlh.federated.messages import UpdateHeader
 
 PLAIN = ["fp32", "fp16", "int8", "int4", "int2", "topk-1%", "topk-12.5%", "topk-100%", "sketch-10%", "sketch-100%"]
@@ -84,10 +85,11 @@ def test_a_vector_of_zeros_stays_one(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("odd", [0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0x7F800000, 0xFF800000], ids=hex)
 def test_what_is_not_finite_stays_so_and_can_be_refused(name, odd):
+    """Infinity of both signs, and NaN whatever its other bits are."""
     values = normal(1000)
-    values[500] = odd
+    values.numpy().view(np.uint32)[500] = odd
     assert not torch.isfinite(pass_through(name, values)).all()
 
 
@@ -187,6 +189,17 @@ def test_with_four_bits_or_more_less_is_left_out_than_was_given(bits, less):
     assert (max(left) < 1) == less
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_a_long_vector_is_coded_as_its_parts_would_be_one_after_the_other(bits):
+    """Work goes in chunks of 65,536 values; the seams must not show, and no chunk repeats the draws of another."""
+    codec, scale = make_codec(f"int{bits}"), np.geomspace(1e-6, 1e6, 150_000, dtype=np.float32)
+    values = normal(150_000) * torch.from_numpy(scale)
+    source, decoded = rng(), pass_through(f"int{bits}", values)
+    parts = [codec.encode(part, source) for part in values.split(512 * BLOCK)]
+    for part, payload, got in zip(values.split(512 * BLOCK), parts, decoded.split(512 * BLOCK), strict=True):
+        assert torch.equal(got, codec.decode(memoryview(payload), len(part), rng()))
+
+
 # The largest values alone.
 
 
@@ -203,6 +216,14 @@ def test_exactly_the_largest_are_kept_and_the_first_of_equal_ones(name, values):
     assert pass_through(name, values).tolist() == expected.tolist()
 
 
+def test_the_larger_of_two_floats_that_are_next_to_each_other_is_kept():
+    for value in (1e-40, 1e-3, 1.0, 3e38):
+        near, far = (float(np.nextafter(np.float32(value), np.float32(end))) for end in (0, math.inf))
+        values = tensor([near, -value, far, value])
+        assert _largest(values.numpy(), 1).tolist() == [2]
+        assert _largest(values.numpy(), 3).tolist() == [1, 2, 3]
+
+
 def test_a_position_costs_no_more_than_two_bits_above_the_least_possible():
     for share, name in ((0.001, "topk-0.1%"), (0.01, "topk-1%"), (0.1, "topk-10%"), (0.5, "topk-50%")):
         length = 10**6
@@ -210,6 +231,11 @@ def test_a_position_costs_no_more_than_two_bits_above_the_least_possible():
         least = (math.lgamma(length + 1) - math.lgamma(kept + 1) - math.lgamma(length - kept + 1)) / math.log(2)
         bits = 8 * (make_codec(name).size(length) - 2 * kept)
         assert least < bits < least + 2 * kept
+
+
+def test_only_what_loses_something_but_less_than_it_is_given_keeps_what_it_left_out():
+    assert {name for name in PLAIN if make_codec(name).feedback} == {"fp16", *(n for n in PLAIN if "topk" in n)}
+    assert all(make_codec(f"{name}+zlib").feedback == make_codec(name).feedback for name in PLAIN)
 
 
 @pytest.mark.parametrize("name", ["topk-1%", "topk-10%+zlib", "fp16"])
@@ -249,6 +275,19 @@ def test_a_sketch_is_unbiased_and_as_far_off_as_its_cells_say():
     torch.testing.assert_close(spread, sigma, rtol=0.15, atol=0)
 
 
+@pytest.mark.parametrize("place", [0, 1, 18])
+def test_over_the_draws_a_value_comes_to_every_cell_with_either_sign_alike(place):
+    """The first one too: a hash function that only multiplies would leave it where it is."""
+    values, draws = torch.zeros(19), 400
+    values[place] = 1.0
+    cells = np.stack([np.frombuffer(make_codec("sketch-100%").encode(values, rng(s)), "<f2") for s in range(draws)])
+    cells = cells.reshape(draws * ROWS, -1)  # one cell of each row is 1 or -1
+    share = 1 / cells.shape[1]
+    sigma = math.sqrt(share * (1 - share) / len(cells))
+    assert np.abs(np.abs(cells).mean(0, np.float64) - share).max() < 5 * sigma
+    assert np.abs(cells.mean(0, np.float64)).max() < 5 * math.sqrt(share / len(cells))
+
+
 def test_a_sketch_recovers_heavy_hitters():
     values = normal(20_000, scale=1e-3)
     places = np.random.default_rng(1).choice(20_000, 20, replace=False)
@@ -256,6 +295,15 @@ def test_a_sketch_recovers_heavy_hitters():
     decoded = pass_through("sketch-10%", values)
     assert set(decoded.abs().topk(20).indices.tolist()) == set(places.tolist())
     assert torch.equal(decoded[places].sign(), values[places].sign())
+
+
+def test_values_far_apart_in_a_long_vector_do_not_collide_more_than_others():
+    """Work goes in chunks of 2^18 values; two that stand alike in theirs have places of their own."""
+    values = torch.zeros(3 * 2**18 + 7)
+    places = [5, 2**18 + 5, 2 * 2**18 + 5, 3 * 2**18 + 5]
+    values[places] = tensor([1.0, -0.5, 0.25, 2.0])
+    decoded = pass_through("sketch-10%", values)
+    assert torch.equal(decoded[places], values[places])
 
 
 def test_hash_functions_of_a_sketch_come_from_the_key_and_not_over_the_wire():
@@ -267,6 +315,18 @@ def test_hash_functions_of_a_sketch_come_from_the_key_and_not_over_the_wire():
     for seed, other in ((8, {}), (7, {"round": 4}), (7, {"attempt": 0}), (7, {"client": 1})):
         key = UpdateHeader(**{**vars(header), **other})
         assert not torch.equal(right, codec.decode(payload, 100, update_draws(seed, key)))
+
+
+def test_no_two_vectors_of_a_run_share_their_draws():
+    """Not an update and the control beside it either: their roundings would go the same way."""
+    header = UpdateHeader("", "", 3, 1, 2, "int4", 1, 0.0)
+    keys = [(7, {}), (8, {}), (7, {"round": 1}), (7, {"attempt": 3}), (7, {"client": 1}), (7, {"client": 3})]
+    drawn = [
+        draws(seed, UpdateHeader(**{**vars(header), **other})).bytes(8)
+        for draws in (update_draws, control_draws)
+        for seed, other in keys
+    ]
+    assert len(set(drawn)) == 2 * len(keys)
 
 
 # Bytes from outside.
@@ -315,6 +375,8 @@ def test_codes_that_encode_never_writes_are_refused():
             codec.decode(memoryview(patch(honest, 4 + 20, bad)), 256, rng())
         with pytest.raises(ValueError, match="negative scale"):
             codec.decode(memoryview(patch(honest, 0, b"\x80\xbf")), 256, rng())
+        with pytest.raises(ValueError, match="negative scale"):
+            codec.decode(memoryview(patch(honest, 2, b"\x00\x80")), 256, rng())
     odd = make_codec("int4").encode(torch.ones(3), rng())
     with pytest.raises(ValueError, match="stands for no value"):
         make_codec("int4").decode(memoryview(odd[:-1] + bytes([odd[-1] ^ 0x10])), 3, rng())
@@ -328,6 +390,12 @@ def test_positions_that_are_too_many_repeat_or_lie_outside_are_refused():
         wrong = patch(honest, 0, int(bits, 2).to_bytes(high, "big"))
         with pytest.raises(ValueError, match="position"):
             codec.decode(memoryview(wrong), 40, rng())
+    beyond = patch(honest, 0, int("00001110100000000011010110000000", 2).to_bytes(4, "big"))  # 36, 37, 38 and 40
+    with pytest.raises(ValueError, match="beyond the end"):
+        codec.decode(memoryview(beyond), 40, rng())
+    padded = patch(honest, 3, bytes([honest[3] | 1]))
+    with pytest.raises(ValueError, match="position"):
+        codec.decode(memoryview(padded), 40, rng())
     same = patch(patch(honest, 0, int("1111000000000000", 2).to_bytes(2, "big")), high, b"\0\0")
     with pytest.raises(ValueError, match="do not ascend"):
         codec.decode(memoryview(same), 40, rng())
@@ -338,14 +406,15 @@ def deflate(content):
     return b"\1" + deflater.compress(content) + deflater.flush()
 
 
+@pytest.mark.parametrize("length", [0, 1000])
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("+zlib")])
-def test_a_bomb_is_refused_before_it_unfolds(name):
+def test_a_bomb_is_refused_before_it_unfolds(name, length):
     codec = make_codec(name)
     bomb = memoryview(deflate(bytes(20_000_000)))
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="cannot be inflated"):
-            codec.decode(bomb, 1000, rng())
+            codec.decode(bomb, length, rng())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -361,6 +430,8 @@ def test_deflated_bytes_must_be_whole_and_alone():
     for wrong in (b"", b"\1", good[:-1], good + b"\0", b"\2" + good[1:], good[1:], b"\1" + other, short, b"\0" + good):
         with pytest.raises(ValueError, match=r"inflated|deflated|expected"):
             codec.decode(memoryview(wrong), 100, rng())
+    with pytest.raises(ValueError, match="neither plain nor deflated"):
+        codec.decode(memoryview(b"\2" + torch.ones(100).numpy().tobytes()), 100, rng())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -413,3 +484,12 @@ def test_scales_are_the_upper_halves_of_floats():
     """The format, written down once more: scales, then codes from the lowest bits up."""
     payload = make_codec("int4").encode(tensor([1.0, -1.0, 0.0]), rng())
     assert payload == struct.pack("<H", 0x3F80) + bytes([0 << 4 | 14, 7 << 4 | 7])
+
+
+def test_positions_are_written_as_elias_and_fano_do():
+    """3, 17, 38 and 39 of 40: 3 low bits from the lowest up; the high parts 0, 2, 4, 4 as steps; then fp16."""
+    values = torch.zeros(40)
+    values[[3, 17, 38, 39]] = tensor([1.0, -2.0, 0.5, 4.0])
+    high, low = "1001001100000000", "1101000111110000"
+    payload = int(high + low, 2).to_bytes(4, "big") + np.array([1.0, -2.0, 0.5, 4.0], "<f2").tobytes()
+    assert make_codec("topk-10%").encode(values, rng()) == payload

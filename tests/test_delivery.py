@@ -9,7 +9,7 @@ import torch
 
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.delivery import drop_old, sends_changes, write_model
+from fedmlh.federated.delivery import drop_old, encode_change, largest_payload, read_model, sends_changes, write_model
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
 from test_messages import SIZES, Federation
 
@@ -75,6 +75,19 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
     assert not torch.equal(state.held, state.model)
 
 
+@pytest.mark.parametrize(("codec", "bytes_a_value"), [("fp32", 4), ("fp16", 2), ("int4", 4), ("topk-5%+zlib", 4)])
+def test_the_whole_model_fits_into_the_largest_payload_and_nothing_more(codec, bytes_a_value):
+    task = Federation(broadcast_codec=codec).task
+    assert largest_payload(task) == bytes_a_value * task.stack.num_parameters
+
+
+def test_every_change_is_rounded_by_draws_of_its_own():
+    """The same draws in every round would push the same values the same way."""
+    model, held = torch.linspace(-1, 1, 500), torch.zeros(500)
+    payloads = {encode_change("int4", seed, number, model, held)[0] for seed in (0, 1) for number in (1, 2, 3)}
+    assert len(payloads) == 6
+
+
 @pytest.mark.parametrize("codec", CHANGES)
 def test_what_clients_hold_stays_near_the_model(codec):
     """What a change leaves out is in the next: the distance settles instead of adding up."""
@@ -120,6 +133,13 @@ def test_changes_that_nobody_can_be_sent_are_dropped():
     assert set(drop_old({1: b"ab", 2: b"c", 3: b"de"}, [1, 2], 100)) == {2, 3}
     assert set(drop_old({1: b"ab", 2: b"c", 3: b"de"}, [0], 2)) == {3}
     assert write_model("int4", 0, 3, torch.zeros(100), {3: b"de", 2: b"c"}, 0)[0] == "fp32"
+
+
+def test_changes_as_long_as_the_whole_model_are_neither_kept_nor_sent():
+    for length, few in ((8, False), (7, True)):  # and 4 bytes that say so: 12 are the whole model
+        changes = {1: bytes(length)}
+        assert set(drop_old(changes, [0], 3)) == ({1} if few else set())
+        assert write_model("int4", 0, 1, torch.zeros(3), changes, 0)[0] == ("int4" if few else "fp32")
 
 
 @pytest.mark.parametrize("codec", ["int8", "topk-20%+zlib"])
@@ -197,6 +217,19 @@ def test_a_client_with_an_old_state_does_not_take_it_for_the_new_one():
     assert refusal.value.reason == Reason.STATE
 
 
+def test_changes_are_added_to_no_model_but_the_one_they_build_on():
+    """Even where a memory claims to be of the right round."""
+    fed = Federation(broadcast_codec="int4", clients_per_round=5)
+    state = fed.run(3)
+    header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 3), 1 << 20)
+    kept = fed.memories[3].settle(state.accepted[3])
+    assert torch.equal(read_model(header, payload, fed.task, kept), state.held)
+    for wrong in ({}, {**kept, "held_round": kept["held_round"] - 1}, {**kept, "held_round": kept["held_round"] + 1}):
+        with pytest.raises(Rejected) as refusal:
+            read_model(header, payload, fed.task, wrong)
+        assert refusal.value.reason == Reason.STATE
+
+
 @pytest.mark.parametrize(
     ("reason", "spoil"),
     [
@@ -222,6 +255,19 @@ def test_changes_that_do_not_lead_to_the_round_are_refused(reason, spoil):
         with pytest.raises(Rejected) as refusal:
             fed.clients[client].answer(broken, fed.memories[client])
         assert refusal.value.reason == (Reason.CODEC if changes else reason)
+
+
+@pytest.mark.parametrize(("agreed", "sent"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp32", "fp32+zlib")])
+def test_a_whole_model_comes_as_was_agreed_or_not_at_all(agreed, sent):
+    fed = Federation(broadcast_codec=agreed)
+    state = fed.run(1)
+    header, _ = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 1), 1 << 20)
+    right, wrong = (make_codec(codec).encode(state.model, np.random.default_rng(0)) for codec in (agreed, sent))
+    model = read_model(header, memoryview(right), fed.task, {})
+    torch.testing.assert_close(model, state.model, rtol=1e-3, atol=1e-3)
+    with pytest.raises(Rejected) as refusal:
+        read_model(dataclasses.replace(header, codec=sent), memoryview(wrong), fed.task, {})
+    assert refusal.value.reason == Reason.CODEC
 
 
 def test_changes_go_well_with_server_optimizers_and_averages():

@@ -9,7 +9,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
-from fedmlh.data.dataset import Labels
+from fedmlh.data.dataset import Labels, Split
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import LocalClients
@@ -17,7 +17,7 @@ from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.corrections import vrl_delta
+from fedmlh.federated.corrections import correct, vrl_delta
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import add_points, encode_points
@@ -253,6 +253,16 @@ def test_scaffold_among_equal_clients_is_fedavg(points, algorithm):
     assert not torch.allclose(Federation(config, points, correction="scaffold").finish(4), unequal.finish(4), atol=1e-3)
 
 
+def test_no_control_of_the_servers_is_one_of_zeros(points):
+    fed = Federation(BASE.replace(correction="scaffold"), points)
+    header, _ = unpack(BroadcastHeader, fed.server.broadcast(fed.state, 0, 1), 1 << 20)
+    model, mine = fed.state.model, fed.server.task.stack.initial(1)
+    for kept, expected in (({"control": mine}, -mine), ({}, torch.zeros_like(mine))):
+        for control in (None, torch.zeros_like(mine)):
+            assert torch.equal(correct(fed.config, header, model, control, kept), expected)
+    assert mine.norm() > 0.1
+
+
 def test_controls_travel_in_the_messages_and_are_counted(points):
     fed = Federation(BASE.replace(correction="scaffold", update_codec="fp16"), points)
     reports = list(fed.run(3))
@@ -482,12 +492,19 @@ def test_shared_points_leave_their_shards_and_all_else_stays(partition):
 def test_a_message_of_points_brings_them_over(points):
     config = SMALL.replace(shared_fraction=0.1)
     division = divide(open_dataset(config).train, config)
-    own = division.shards[0]
-    X, Y = add_points(own.X, own.Y, encode_points(division.shared))
-    np.testing.assert_array_equal(X.toarray(), np.vstack([own.X.toarray(), division.shared.X.toarray()]))
-    np.testing.assert_array_equal(Y.toarray(), np.vstack([own.Y.toarray(), division.shared.Y.toarray()]))
-    assert X.has_canonical_format
-    assert add_points(own.X, own.Y, b"")[0] is own.X
+    signed = [Split(X, Y) for X, Y in points]
+    wide = Split(csr_matrix(np.eye(1, 100_000, 99_999, np.float32)), csr_matrix(np.eye(1, 90_000, 89_999, np.float32)))
+    for own, shared in ((division.shards[0], division.shared), (signed[0], signed[1]), (wide, wide)):
+        message = encode_points(shared)
+        X, Y = add_points(own.X, own.Y, message)
+        np.testing.assert_array_equal(X.toarray(), np.vstack([own.X.toarray(), shared.X.toarray()]))
+        np.testing.assert_array_equal(Y.toarray(), np.vstack([own.Y.toarray(), shared.Y.toarray()]))
+        assert X.has_canonical_format
+        assert X.dtype == Y.dtype == np.float32
+        # Four bytes a value or index, but for the names and lengths of five arrays.
+        assert len(message) < 4 * (2 * shared.X.nnz + shared.Y.nnz + 2 * len(shared) + 2) + 500
+        assert add_points(own.X, own.Y, b"")[0] is own.X
+    assert signed[1].X.min() < 0
 
 
 def test_shared_points_are_counted_once_for_each_client(tmp_path):

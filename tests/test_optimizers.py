@@ -42,6 +42,7 @@ def test_momentum_zero_is_average_and_momentum_sums_fading_changes():
     moved = walk(SMALL.replace(server_optimizer="momentum", server_momentum=0.5), changes)
     expected = draw(0) + changes[0] + (changes[1] + 0.5 * changes[0])
     torch.testing.assert_close(moved[1], expected)
+    torch.testing.assert_close(moved[2], expected + changes[2] + 0.5 * changes[1] + 0.25 * changes[0])
 
 
 @pytest.mark.parametrize("name", ["adam", "yogi", "adagrad"])
@@ -73,6 +74,24 @@ def test_fedexp_steps_further_where_updates_disagree_and_never_less_than_one():
     assert step > 1
     same, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, [float((mean**2).sum())] * 8), {})
     torch.testing.assert_close(same, draw(0) + mean)
+
+
+def test_a_larger_tau_holds_fedexp_back():
+    """Jhunjhunwala et al., eq. 7: Σ‖Δ_k‖² / 2M(‖Δ‖² + ε), here with ε as long as the mean change is."""
+    mean = draw(1)
+    length = float(mean.double().square().sum())
+    config = SMALL.replace(server_optimizer="fedexp", server_tau=length)
+    model, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, [10 * length, 14 * length]), {})
+    torch.testing.assert_close(model, draw(0) + 12 / (2 * 2) * mean)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_servers_learning_rate_scales_the_first_step(name):
+    whole, tenth = (
+        walk(SMALL.replace(server_optimizer=name, server_learning_rate=rate), [draw(1)])[0] for rate in (1.0, 0.1)
+    )
+    torch.testing.assert_close(tenth - draw(0), 0.1 * (whole - draw(0)), rtol=1e-4, atol=1e-6)
+    assert (whole - draw(0)).norm() > 0.1
 
 
 def run_model(config, folder, **how):

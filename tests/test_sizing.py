@@ -11,7 +11,16 @@ from fedmlh.data.source import open_dataset
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
-from fedmlh.sizing import choose_sizes, fit_width, parse_size
+from fedmlh.sizing import (
+    NARROWEST,
+    choose_sizes,
+    fit_network,
+    fit_width,
+    least_numbers,
+    parse_size,
+    suggest_buckets,
+    suggest_tables,
+)
 
 RECOMMENDED = Config.load("recommended")
 
@@ -36,6 +45,10 @@ def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budge
     assert stack.hidden[0] >= 8
     assert chosen.sizes == "given"
     assert len(reasons) >= 2
+    assert stack.num_inputs <= features
+    assert (chosen.feature_map == "none") == (stack.num_inputs == features)
+    if algorithm == "fedavg":  # whose one table needs at least an input a label
+        assert stack.num_inputs >= min(features, labels)
     assert chosen.learning_rate == pytest.approx(0.45 / stack.hidden[0], abs=1e-5)
     kept, _ = choose_sizes(config.replace(budget_mib=budget, learning_rate=0.007), features, labels)
     assert kept == chosen.replace(learning_rate=0.007)
@@ -47,6 +60,25 @@ def test_the_budget_is_used_up_to_the_width():
         stack = Task(chosen, features, labels).stack
         wider = Task(chosen.replace(hidden_sizes=(stack.hidden[0] + 1,)), features, labels).stack
         assert 4 * stack.num_parameters <= 10 * 2**20 < 4 * wider.num_parameters
+
+
+def test_many_small_tables_and_buckets_that_grow_with_the_root_of_the_labels():
+    assert [suggest_tables(budget) for budget in (1, (8 << 20) - 1, 8 << 20, 1 << 40)] == [8, 8, 16, 16]
+    assert [suggest_buckets(labels) for labels in (2, 31, 32, 40, 100, 2500, 10**6)] == [2, 31, 32, 32, 40, 200, 4000]
+
+
+@given(st.integers(10**5, 10**9), st.integers(2, 300))
+def test_the_hidden_layer_grows_slower_than_the_budget_and_the_inputs_take_the_rest(numbers, outputs):
+    inputs, width = fit_network(numbers, 10**9, outputs)
+    assert width == round(0.6 * numbers**0.4)
+    assert (inputs + 1 + outputs) * width + outputs <= numbers < (inputs + 2 + outputs) * width + outputs
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_the_least_that_is_asked_for_is_just_enough(inputs, outputs):
+    least = least_numbers(inputs, outputs)
+    assert fit_width(least, inputs, outputs) == NARROWEST
+    assert fit_width(least - 1, inputs, outputs) == NARROWEST - 1
 
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 4))
@@ -89,6 +121,7 @@ def test_a_run_says_what_it_chose_and_resumes_with_it(tmp_path):
         (" 300 ", 300),
         ("300B", 300),
         ("0.3MiB", 314_572),
+        ("999999999999999.999999999", 999_999_999_999_999),
     ],
 )
 def test_sizes_are_read_as_people_write_them(text, size):

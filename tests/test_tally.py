@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.aggregate import LIMIT
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.tally import Tally
+from fedmlh.federated.validate import Expected
 from test_messages import SIZES, Federation
 
 CPU = torch.device("cpu")
@@ -45,7 +48,7 @@ def content(tally):
     )
 
 
-@pytest.mark.parametrize(
+SETTINGS = pytest.mark.parametrize(
     "settings",
     [
         {"update_codec": "topk-10%+zlib", "weighting": "examples"},
@@ -53,6 +56,53 @@ def content(tally):
     ],
     ids=["examples", "scaffold"],
 )
+
+
+@SETTINGS
+def test_a_tally_is_what_the_replies_say(settings):
+    """Means, lengths, losses and bytes, made once more from the messages alone."""
+    _, replies, whole = hear(**settings)
+    codec, size = make_codec(settings["update_codec"]), whole.expected.num_parameters
+    updates, controls, weights = [], [], []
+    for client in (3, 4):
+        header, payload = unpack(UpdateHeader, replies[client], 1 << 20)
+        end = len(payload) - header.control
+        updates.append(codec.decode(payload[:end], size, np.random.default_rng(0)).double().numpy())
+        if header.control:
+            controls.append(codec.decode(payload[end:], size, np.random.default_rng(0)).double().numpy())
+        weights.append(header.examples if "weighting" in settings else 1)
+        assert whole.losses[client] == header.loss
+        assert header.loss > 0
+    change, control = whole.change(), whole.control_change()
+    np.testing.assert_allclose(change.mean, np.average(updates, 0, weights), rtol=1e-6, atol=1e-9)
+    assert change.squares == pytest.approx([float(update @ update) for update in updates], rel=1e-12)
+    if controls:
+        np.testing.assert_allclose(control, np.mean(controls, 0), rtol=1e-6, atol=1e-9)
+    assert (control is not None) == bool(controls) == ("correction" in settings)
+    assert whole.bytes_up == sum(len(reply) for reply in replies.values() if isinstance(reply, bytes))
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_the_largest_updates_of_the_largest_clients_do_not_overflow(uniform):
+    sampled = dict.fromkeys(range(3), 2**24)
+    tally = Tally(Expected("run", "config", 1, 0, "fp32", 2, sampled, LIMIT, 0), uniform=uniform, device=CPU)
+    payload = np.array([LIMIT, -LIMIT], "<f4").tobytes()
+    for client, examples in sampled.items():
+        tally.add(client, pack(UpdateHeader("run", "config", 1, 0, client, "fp32", examples, 0.5), payload))
+    assert tally.change().mean.tolist() == [LIMIT, -LIMIT]
+
+
+def test_a_second_reply_of_a_client_does_not_count():
+    make, replies, _ = hear()
+    once, twice = make(), make()
+    for tally, clients in ((once, (3, 4)), (twice, (3, 4, 3))):
+        for client in clients:
+            tally.add(client, replies[client])
+    assert torch.equal(once.change().mean, twice.change().mean)
+    assert [(entry.client, entry.reason) for entry in twice.refused] == [(3, Reason.DUPLICATE)]
+
+
+@SETTINGS
 def test_parts_add_up_to_the_whole(settings):
     make, replies, whole = hear(**settings)
     rng = np.random.default_rng(1)
