@@ -157,3 +157,30 @@ def test_without_numba_training_gives_the_same_model(monkeypatch):
         )
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=2e-6)
     assert not torch.equal(models[0], stack.initial(2))
+
+
+def test_read_only_or_unaligned_points_run_through_the_same_code():
+    """Else who trained before, in the same process, could change a bit: numba prefers what it has compiled already."""
+    stack, features, buckets, rng = make_case((7,), 1)
+    orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(2)])
+    recipe = Recipe("softmax", "adam", 0.01, 2, 8)
+    wanted = kernels.train_compiled(stack, stack.initial(1), features, buckets, orders, recipe)
+    known = len(kernels.train_table.signatures)
+
+    def awkward(array, *, shifted):
+        raw = np.frombuffer(bytes(1) + array.tobytes() if shifted else array.tobytes(), np.uint8)
+        return raw[1:].view(array.dtype) if shifted else raw.view(array.dtype)
+
+    for shifted in (False, True):
+        parts = []
+        for matrix in (*features, *buckets):
+            copy = matrix.copy()
+            copy.data, copy.indices, copy.indptr = (
+                awkward(array, shifted=shifted) for array in (matrix.data, matrix.indices, matrix.indptr)
+            )
+            assert not copy.data.flags.writeable
+            parts.append(copy)
+        got = kernels.train_compiled(stack, stack.initial(1), tuple(parts[:1]), tuple(parts[1:]), orders, recipe)
+        assert torch.equal(got[0], wanted[0])
+        assert got[1] == wanted[1]
+    assert len(kernels.train_table.signatures) == known

@@ -62,9 +62,9 @@ def train_compiled(
             np.array([layer[table].storage_offset() for layer in layers]),
             np.cumsum([0, *sizes[:-1]]),
             np.array((stack.num_inputs, *stack.hidden, stack.num_outputs)),
-            *(x.indptr, x.indices, x.data),
-            *(z.indptr, z.indices),
-            orders,
+            *map(_own, (x.indptr, x.indices, x.data)),
+            *map(_own, (z.indptr, z.indices)),
+            _own(orders),
             batch_size,
             recipe.softmax,
             offsets[table],
@@ -74,6 +74,15 @@ def train_compiled(
     if adam:
         _spare.append(moments)
     return flat, total / stack.num_tables
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """The array in memory of our own, copied where it is not.
+
+    A read-only or unaligned one is of another type to numba: the loops would be compiled for it anew, sum in another
+    order, and might then serve all other arrays of the process as well.
+    """
+    return np.require(array, requirements=("C", "A", "W"))
 
 
 #: Memory for Adam's moments that no client uses just now; fresh memory from the system costs as much as a step.
