@@ -206,8 +206,6 @@ def test_other_machines_reach_only_what_nodes_need(path: str, client: str, statu
     assert seen == [status]
 
 
-# Slow until it is known what other tests leave in their process that moves the last bits: run alone it passes.
-@pytest.mark.slow
 def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
     """A SuperLink and four SuperNodes over TLS with registered keys; state on disk, codecs that keep something."""
     data = open_dataset(TINY)

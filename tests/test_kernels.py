@@ -1,6 +1,11 @@
 """The compiled training loop computes what the plain one does, in whatever thread it runs."""
 
+import hashlib
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +149,30 @@ def test_the_same_bits_alone_and_side_by_side():
         for flat, loss in pool.map(work, range(8)):
             assert torch.equal(flat, alone[0])
             assert loss == alone[1]
+
+
+def work_of_a_process():
+    """Models that one process trains: with both losses, with momentum and without, tied to a start and free."""
+    stack, features, buckets, rng = make_case((17, 9), 1, outputs=23)
+    orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(2)])
+    for loss in ("bce", "softmax"):
+        for optimizer in ("adam", "sgd"):
+            for mu in (0.0, 0.1):
+                recipe = Recipe(loss, optimizer, 0.01, 2, 8, prox_mu=mu)
+                model, mean = kernels.train_compiled(stack, stack.initial(1), features, buckets, orders, recipe)
+                print(loss, optimizer, mu, mean.hex(), hashlib.sha256(model.numpy().tobytes()).hexdigest())
+
+
+def test_the_same_bits_just_compiled_and_from_the_cache(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", "import test_kernels; test_kernels.work_of_a_process()"]
+    first, second = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    )
+    assert list(tmp_path.rglob("*.nbc")), "nothing was cached"
+    assert len(first) == 8
+    assert second == first
 
 
 def test_without_numba_training_gives_the_same_model(monkeypatch):

@@ -96,8 +96,6 @@ def differing(a, b):
     return sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
 
 
-# Slow until it is known what other tests leave in their process that moves the last bits: run alone it passes.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_run_equals_the_one_in_process(name, tmp_path):
     simulation.run(VARIANTS[name], DATA, tmp_path / "local")
@@ -107,8 +105,6 @@ def test_a_run_equals_the_one_in_process(name, tmp_path):
     assert list((tmp_path / "ray" / "checkpoint").glob("*/client-*")), "clients kept something"
 
 
-# Slow until it is known what other tests leave in their process that moves the last bits: run alone it passes.
-@pytest.mark.slow
 def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(tmp_path):
     """A round in process, one on Ray in which a worker, stopped before it can answer, is killed, and the last one."""
     config = VARIANTS["changes"]

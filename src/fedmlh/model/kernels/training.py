@@ -23,8 +23,10 @@ from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
 _JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
-#: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
+#: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning. Always inlined: of a function that
+#: is called, a process that has just compiled it runs another copy than one that takes the loop from the cache, and the
+#: two need not sum in the same order.
+_PART: dict[str, Any] = {**_JIT, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "forceinline": True}
 #: Rows of a weight matrix whose gradient is made and used while it is still in the cache.
 _ROWS = 64
 
@@ -265,14 +267,14 @@ def _by_feature(
     return count
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _fill(out: np.ndarray, bias: np.ndarray) -> None:
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = bias[j]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _add(out: np.ndarray, bias: np.ndarray, relu: bool) -> None:
     floor = np.float32(0 if relu else -np.inf)
     for i in range(out.shape[0]):
@@ -281,13 +283,13 @@ def _add(out: np.ndarray, bias: np.ndarray, relu: bool) -> None:
             row[j] = max(row[j] + bias[j], floor)
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _relu(x: np.ndarray) -> None:
     for i in range(len(x)):
         x[i] = max(x[i], np.float32(0))
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _mask(gradient: np.ndarray, activations: np.ndarray) -> None:
     for i in range(len(gradient)):
         gradient[i] = gradient[i] if activations[i] > 0 else np.float32(0)
@@ -300,7 +302,7 @@ def _turn(x: np.ndarray, out: np.ndarray) -> None:
             out[j, i] = x[i, j]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _sum_rows(x: np.ndarray, out: np.ndarray) -> None:
     out[:] = 0
     for i in range(x.shape[0]):
@@ -308,7 +310,7 @@ def _sum_rows(x: np.ndarray, out: np.ndarray) -> None:
             out[j] += x[i, j]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _spread(weight: np.ndarray, points: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
     """What a feature adds to the points that carry it."""
     for i in range(len(points)):
@@ -317,7 +319,7 @@ def _spread(weight: np.ndarray, points: np.ndarray, values: np.ndarray, out: np.
             target[j] += value * weight[j]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient: np.ndarray) -> None:
     """The gradient of a feature's row, from the points that carry it."""
     gradient[:] = 0
@@ -327,14 +329,14 @@ def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient:
             gradient[j] += value * source[j]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _tie(gradient: np.ndarray, w: np.ndarray, start: np.ndarray, constant: np.ndarray, prox_mu: float) -> None:
     """FedProx's pull towards where the round began, and a correction that stays the same for the round."""
     for i in range(len(gradient)):
         gradient[i] += prox_mu * (w[i] - start[i]) + constant[i]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _update(
     w: np.ndarray, m: np.ndarray, v: np.ndarray, gradient: np.ndarray, last: int, step: int, schedule: np.ndarray
 ) -> None:
@@ -360,7 +362,7 @@ def _update(
         w[i] -= rate * m[i] / (np.sqrt(v[i]) + eps)
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int, schedule: np.ndarray) -> None:
     """What Adam would have done to a row in the steps last + 1 … until, in which its gradient was zero.
 
@@ -374,7 +376,7 @@ def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int
         w[i] -= move * m[i] / (np.sqrt(v[i]) + eps)
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _exp(x: np.ndarray, bits: np.ndarray) -> None:
     """e^x in place for x ≤ 0, to float32's precision; written so that it vectorises, which a call of exp does not."""
     power = bits[: len(x)].view(np.float32)
@@ -395,7 +397,7 @@ def _exp(x: np.ndarray, bits: np.ndarray) -> None:
         x[i] *= power[i]
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _bce_gradient(
     logits: np.ndarray, rows: np.ndarray, indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, measured: bool
 ) -> float:
@@ -428,7 +430,7 @@ def _bce_gradient(
     return loss / (size * width)
 
 
-@njit(fastmath=_FAST, **_JIT)
+@njit(**_PART)
 def _softmax_gradient(
     logits: np.ndarray, rows: np.ndarray, indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, measured: bool
 ) -> float:
