@@ -6,7 +6,7 @@
 SIDE is fedmlh, fedavg or central. Every side gets the same number of candidates, rounds and neighbours, drawn by the
 same generator from the same choices where a choice exists on that side; the width of the hidden layers is what the
 byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then,
-twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set, or its lead
+twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set, or its leads
 in leads.json, among the first candidates; --more goes on from what OUT.json holds: the starts, then two more stages of
 neighbours. Only validation figures are read or written.
 """
@@ -32,7 +32,7 @@ from fedmlh.sizing import fit_width
 
 #: What both sides choose from.
 COMMON: dict[str, list[Any]] = {
-    "learning_rate": [1e-3, 3e-3, 1e-2],
+    "learning_rate": [1e-3, 3e-3, 5e-3, 1e-2],
     "learning_rate_decay": [1.0, 0.95, 0.9],
     "loss": ["bce", "softmax", "softmax"],
     "depth": [1, 1, 2],
@@ -44,7 +44,7 @@ COMMON: dict[str, list[Any]] = {
 }
 #: What only hashed labels have.
 HASHED: dict[str, list[Any]] = {
-    "num_tables": [2, 4, 8, 16],
+    "num_tables": [2, 4, 8, 16, 32],
     "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8],  # buckets a table, of the labels
     "feature_map": ["shared", "per-table"],
 }
@@ -66,6 +66,7 @@ def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budg
         settings |= {"num_tables": tables, "num_buckets": outputs}
     if dim == dataset.num_features:
         settings["feature_map"] = "none"
+        del settings["feature_signed"]  # of hashed features alone: with it the same candidate would be tried twice
     else:
         settings |= {"feature_map": choice.get("feature_map", "shared"), "feature_dim": dim}
     width = fit_width(budget // 4 // tables, dim, outputs, choice["depth"])
@@ -141,7 +142,9 @@ def main() -> None:
     for entry in tried:  # what was not yet a choice then
         entry["choice"] = {"learning_rate_decay": 1.0, **entry["choice"]}
         entry["settings"] = {"learning_rate_decay": 1.0, **entry["settings"]}
-    known = {json.dumps(entry["settings"], sort_keys=True) for entry in tried}
+    known = {
+        json.dumps(settings_of(entry["choice"], arguments.side, dataset, budget), sort_keys=True) for entry in tried
+    }
     rng = np.random.default_rng(len(tried))
 
     def fresh(choices: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -173,7 +176,7 @@ def main() -> None:
                 write(arguments, budget, tried)
             return sorted(done, key=score, reverse=True)
 
-        start = [find_start(path, arguments.side) for path in arguments.start]
+        start = [choice for path in arguments.start for choice in find_starts(path, arguments.side)]
         if arguments.more:
             run_all(fresh(start, len(start)), ALL, "start")
         else:
@@ -186,11 +189,11 @@ def main() -> None:
             run_all(near, ALL, "neighbours")
 
 
-def find_start(path: Path, side: str) -> dict[str, Any]:
-    """The winner of a search on another set, or a side's lead."""
+def find_starts(path: Path, side: str) -> list[dict[str, Any]]:
+    """The winner of a search on another set, or a side's leads."""
     found = json.loads(path.read_text())
-    choice = found["winner"]["choice"] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
-    return {"learning_rate_decay": 1.0, **choice}
+    choices = [found["winner"]["choice"]] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
+    return [{"learning_rate_decay": 1.0, **choice} for choice in choices]
 
 
 def find_winner(tried: list[dict[str, Any]]) -> dict[str, Any]:

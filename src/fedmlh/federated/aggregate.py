@@ -1,5 +1,7 @@
 """The average of accepted updates, summed in fixed point so that the order of arrival cannot change a bit."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,14 +9,21 @@ from torch import Tensor
 #: No single parameter may change by more than this in a round; it bounds the fixed-point sum.
 LIMIT = 1024.0
 _CHUNK = 1 << 20
-#: Values that torch sums up in one thread, however many it has: split over threads, a sum rounds differently.
-_ONE_THREAD = 1 << 15
+#: Values in a row that is summed up by itself.
+_ROW = 1 << 12
 
 
 def square_length(values: Tensor) -> float:
     """The sum of squares, in double precision.  # [P]"""
-    parts = torch.split(values, _ONE_THREAD)
-    return float(sum(part.double().square().sum() for part in parts))
+    # Row by row: torch never splits a row over threads, which would make it round differently, and a row is short
+    # enough to be summed in one thread where there is only one.
+    sums = [_square_rows(part[: len(part) // _ROW * _ROW].view(-1, _ROW)) for part in torch.split(values, _CHUNK)]
+    sums.append(_square_rows(values[len(values) // _ROW * _ROW :].view(1, -1)))
+    return math.fsum(torch.cat(sums).tolist())
+
+
+def _square_rows(rows: Tensor) -> Tensor:
+    return rows.double().square_().sum(dim=1)
 
 
 class Average:
