@@ -17,7 +17,8 @@ from fedmlh.sizing import (
     NARROWEST,
     default_budget,
     fit_network,
-    least_numbers,
+    least_budget,
+    numbers_within,
     show_mib,
     suggest_buckets,
     suggest_rate,
@@ -118,7 +119,7 @@ def make_plan(
         )
     candidates = []
     for tables, buckets in shapes:
-        inputs, width = fit_network(allowed // 4 // tables, num_features or _MOST, buckets)
+        inputs, width = fit_network(numbers_within(allowed, tables), num_features or _MOST, buckets)
         if width >= NARROWEST:
             config = base.replace(
                 num_tables=tables,
@@ -131,7 +132,7 @@ def make_plan(
             candidates.append(_weigh(config, num_labels, num_features or inputs, num_points, num_positives))
     if not candidates:
         inputs = min(num_features or FEWEST_INPUTS, FEWEST_INPUTS)
-        least = min(4 * tables * least_numbers(inputs, buckets) for tables, buckets in shapes)
+        least = min(least_budget(tables, inputs, buckets) for tables, buckets in shapes)
         raise UserError(
             f"a budget of {allowed:,} bytes is too small for {num_labels:,} labels at delta {delta:g}: allow at least "
             f"{show_mib(least)}"

@@ -1,8 +1,8 @@
 """Sizes from the data and a byte budget: how many tables, how many buckets, how wide, and how large a step suits that.
 
 The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
-than the paper's, buckets that grow with √p, a hidden layer that grows slower than what a table may cost, so that most
-of a larger budget goes into wider inputs, and a step that is the smaller the wider that layer is.
+than the paper's, buckets that grow with √p, a hidden layer that grows a little faster than the inputs where a table may
+cost more, and a step that is the smaller the wider that layer is.
 """
 
 import math
@@ -18,6 +18,8 @@ _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 _LARGE = 8 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training.
 FEWEST_INPUTS, NARROWEST = 64, 8
+#: Of a budget, what surrounds the parameters in a message.
+_HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -36,11 +38,11 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
         tables, outputs = suggest_tables(budget), suggest_buckets(num_labels)
         reasons.append(f"{tables} tables of {outputs:,} buckets: 4·√p buckets, many small tables rather than few large")
     fewest = max(FEWEST_INPUTS, num_labels) if config.algorithm == "fedavg" else FEWEST_INPUTS
-    inputs, width = fit_network(budget // 4 // tables, num_features, outputs, fewest)
+    inputs, width = fit_network(numbers_within(budget, tables), num_features, outputs, fewest)
     if width < NARROWEST:
         raise UserError(
             f"budget_mib leaves a hidden layer of {max(width, 0)} for {num_labels:,} labels: allow at least "
-            f"{show_mib(4 * tables * least_numbers(inputs, outputs))}"
+            f"{show_mib(least_budget(tables, inputs, outputs))}"
         )
     reasons.append(
         f"{inputs:,} hashed features of {num_features:,}, one hidden layer of {width}: what the budget leaves"
@@ -48,7 +50,7 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     rate = config.learning_rate
     if rate == 0:
         rate = suggest_rate(width)
-        reasons.append(f"learning rate {rate:g}: 0.45 / {width}, since wider layers want smaller steps")
+        reasons.append(f"learning rate {rate:g}: 0.07 / √{width}, since wider layers want smaller steps")
     feature_map = "none" if inputs == num_features else config.feature_map
     sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
     chosen = config.replace(
@@ -80,19 +82,24 @@ def suggest_buckets(num_labels: int) -> int:
 
 def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
     """Inputs and hidden width of a table's network of at most so many parameters; a width of 0 or less: none fits."""
-    width = max(NARROWEST, round(0.6 * numbers**0.4))
+    width = max(NARROWEST, round(0.07 * numbers**0.6))
     inputs = min(num_features, max(fewest_inputs, (numbers - outputs) // width - outputs - 1))
     return inputs, fit_width(numbers, inputs, outputs)
 
 
 def suggest_rate(width: int) -> float:
     """Adam's learning rate for a hidden layer of that width."""
-    return round(0.45 / width, 5)
+    return round(0.07 / math.sqrt(width), 4)
 
 
-def least_numbers(inputs: int, outputs: int) -> int:
-    """Parameters of the narrowest network that is worth training."""
-    return (inputs + 1 + outputs) * NARROWEST + outputs
+def numbers_within(budget: int, tables: int) -> int:
+    """Parameters of each table's network, if the message that carries all of them is to keep to the budget."""
+    return max(0, budget - _HEADER) // 4 // tables
+
+
+def least_budget(tables: int, inputs: int, outputs: int) -> int:
+    """Bytes for the narrowest networks that are worth training."""
+    return 4 * tables * ((inputs + 1 + outputs) * NARROWEST + outputs) + _HEADER
 
 
 def parse_size(text: str) -> int:
