@@ -619,6 +619,7 @@ CHANGES = {
     "normalize": True,
     "hidden_sizes": (9,),
     "loss": "softmax",
+    "output_bias": "rare",
     "loss_tau": 0.5,
     "optimizer": "sgd",
     "learning_rate": 0.03,

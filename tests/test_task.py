@@ -1,9 +1,13 @@
 """What all parties agree on: whoever would train otherwise is told apart, whoever only looks on otherwise is not."""
 
+import math
+
 import pytest
+import torch
 
 from fedmlh.config import Config
 from fedmlh.federated.task import Task
+from fedmlh.model.stack import forward
 
 BASE = Config(num_clients=4, num_buckets=20, hidden_sizes=(8,), optimizer="sgd", learning_rate=0.1)
 #: Another value of every setting on which a client's work depends.
@@ -25,6 +29,7 @@ OTHERS = {
     "normalize": True,
     "hidden_sizes": (9,),
     "loss": "softmax",
+    "output_bias": "rare",
     "loss_tau": 0.5,
     "optimizer": "adam",
     "learning_rate": 0.2,
@@ -63,6 +68,20 @@ def test_a_recipe_says_what_the_config_does():
     for setting, field in {**names, "local_epochs": "epochs"}.items():
         config = BASE.replace(**{setting: OTHERS[setting]})
         assert getattr(Task(config, 400, 50).recipe, field) == OTHERS[setting]
+
+
+@pytest.mark.parametrize("hidden", [(), (9,), (9, 7)])
+def test_rare_outputs_start_at_odds_of_one_to_all_and_nothing_else_changes(hidden):
+    tasks = [
+        Task(BASE.replace(hidden_sizes=hidden, num_buckets=50, output_bias=start), 400, 60)
+        for start in ("random", "rare")
+    ]
+    random, rare = (task.stack.views(task.initial(3)) for task in tasks)
+    for a, b in zip(random[:-1], rare[:-1], strict=True):
+        assert torch.equal(a, b)
+    torch.testing.assert_close(rare[-1], random[-1] - math.log(50))
+    scores = torch.stack([forward(layers, torch.zeros(1, 1, layers[0].shape[1])) for layers in (random, rare)])
+    assert scores.sigmoid().mean(dim=(1, 2, 3)).tolist() == pytest.approx([1 / 2, 1 / 51], rel=0.1)
 
 
 def test_the_learning_rate_falls_by_the_same_factor_after_every_round():

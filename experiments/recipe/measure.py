@@ -30,13 +30,15 @@ METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
 #: One part of `recommended` changed.
 ABLATION: dict[str, dict[str, Any]] = {
     "recommended": {},
-    "binary cross-entropy": {"loss": "bce"},
+    "softmax": {"loss": "softmax"},
     "balanced softmax": {"loss": "balanced-softmax"},
     "one feature map": {"feature_map": "shared"},
     "no signs": {"feature_signed": False},
     "no normalisation": {"normalize": False},
     "step 1e-3": {"learning_rate": 1e-3},
-    "step 1e-2": {"learning_rate": 1e-2},
+    "step 3e-3": {"learning_rate": 3e-3},
+    "step 2e-2": {"learning_rate": 2e-2},
+    "step that does not fall": {"learning_rate_decay": 1.0},
     "balanced label map": {"label_map": "balanced"},
     "decoding: logits": {"decoding": "logits"},
     "decoding: probabilities": {"decoding": "probs"},

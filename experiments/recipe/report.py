@@ -5,8 +5,8 @@
 Writes tables.md and bytes.svg beside the results. Test figures are those of the round that validation selected.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -162,7 +162,9 @@ def draw(results: Path) -> None:
 
 def main() -> None:
     """Write what can be made of the results that are there."""
-    results = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path, nargs="?", default=RESULTS)
+    results = parser.parse_args().results
     parts = [
         "# Methods, codecs, ablations\n",
         "Written by `experiments/recipe/report.py`; mean ± deviation over seeds.\n",

@@ -35,6 +35,7 @@ COMMON: dict[str, list[Any]] = {
     "learning_rate": [1e-3, 3e-3, 5e-3, 1e-2],
     "learning_rate_decay": [1.0, 0.95, 0.9],
     "loss": ["bce", "softmax", "softmax"],
+    "output_bias": ["random", "rare"],
     "depth": [1, 1, 2],
     "normalize": [False, True],
     "feature_signed": [False, True],
@@ -48,6 +49,8 @@ HASHED: dict[str, list[Any]] = {
     "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8],  # buckets a table, of the labels
     "feature_map": ["shared", "per-table"],
 }
+#: What a choice was before it was one.
+ONCE: dict[str, Any] = {"learning_rate_decay": 1.0, "output_bias": "random"}
 FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code"}
 #: As many passes over the data as the federated clients make, in rounds of one pass.
 CENTRAL = {"num_clients": 10, "clients_per_round": 1, "local_epochs": 1, "partition": "paper-code", "pooled": True}
@@ -67,6 +70,8 @@ def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budg
     if dim == dataset.num_features:
         settings["feature_map"] = "none"
         del settings["feature_signed"]  # of hashed features alone: with it the same candidate would be tried twice
+    if choice["loss"] != "bce":
+        settings["output_bias"] = "random"  # the others do not see what all biases have in common
     else:
         settings |= {"feature_map": choice.get("feature_map", "shared"), "feature_dim": dim}
     width = fit_width(budget // 4 // tables, dim, outputs, choice["depth"])
@@ -139,9 +144,9 @@ def main() -> None:
     budget = int(arguments.budget_mib * 2**20)
     dataset = fedmlh.load(arguments.data)
     tried: list[dict[str, Any]] = json.loads(arguments.out.read_text())["tried"] if arguments.more else []
-    for entry in tried:  # what was not yet a choice then
-        entry["choice"] = {"learning_rate_decay": 1.0, **entry["choice"]}
-        entry["settings"] = {"learning_rate_decay": 1.0, **entry["settings"]}
+    for entry in tried:
+        entry["choice"] = {**ONCE, **entry["choice"]}
+        entry["settings"] = {**ONCE, **entry["settings"]}
     known = {
         json.dumps(settings_of(entry["choice"], arguments.side, dataset, budget), sort_keys=True) for entry in tried
     }
@@ -193,7 +198,7 @@ def find_starts(path: Path, side: str) -> list[dict[str, Any]]:
     """The winner of a search on another set, or a side's leads."""
     found = json.loads(path.read_text())
     choices = [found["winner"]["choice"]] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
-    return [{"learning_rate_decay": 1.0, **choice} for choice in choices]
+    return [{**ONCE, **choice} for choice in choices]
 
 
 def find_winner(tried: list[dict[str, Any]]) -> dict[str, Any]:

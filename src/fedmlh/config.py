@@ -140,6 +140,9 @@ class Config:
     loss: Literal["bce", "softmax", "balanced-softmax"] = option(
         "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
     )
+    output_bias: Literal["random", "rare"] = option(
+        "random", "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that"
+    )
     loss_tau: float = option(1.0, "balanced-softmax: τ; 0 is softmax", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)

@@ -208,7 +208,7 @@ class Site:
         few = Shard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))
         orders = draw_orders(len(few), task.recipe, generator(seeds.run, "warm-up"))
         with one_thread():
-            train_shard(task.stack, task.stack.initial(seeds.run), few, task.recipe, orders)
+            train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
     def _read_prepared(self) -> tuple[Seeds, Shard] | None:
         """The hashed points that an earlier message left, where they are whole and of these terms."""

@@ -83,7 +83,7 @@ def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: M
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
     changes = sends_changes(codec)
     if header.codec == "initial" and not payload:
-        return task.stack.initial(header.seed)
+        return task.initial(header.seed)
     if header.codec not in ((codec, WHOLE) if changes else (codec,)):
         raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {codec} was agreed")
     try:
@@ -124,7 +124,7 @@ def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
     number = round_held(tuple(header.accepted))
     if number == 0:
-        model = task.stack.initial(header.seed)
+        model = task.initial(header.seed)
     elif "held" in kept and int(kept["held_round"]) == number:
         model = kept["held"]
     else:

@@ -113,7 +113,7 @@ class Server:
 
     def begin(self) -> ServerState:
         """The state before the first round: a model that follows from the seed."""
-        return ServerState(0, self.task.stack.initial(self.seeds.run).to(self.device))
+        return ServerState(0, self.task.initial(self.seeds.run).to(self.device))
 
     def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
         """One synchronization round (Alg. 2, lines 9-20).

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from torch import Tensor
+
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.hashing.features import FeatureMap, make_feature_map
@@ -17,8 +19,8 @@ from fedmlh.randomness import generator
 #: Settings on which a client's work depends; a client with another value of one of these is refused.
 AGREED = (
     "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
-    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss loss_tau optimizer learning_rate "
-    "learning_rate_decay prox_mu correction shared_fraction"
+    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss output_bias loss_tau optimizer "
+    "learning_rate learning_rate_decay prox_mu correction shared_fraction"
 ).split()
 
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
@@ -68,6 +70,10 @@ class Task:
             hidden=self.config.hidden_sizes,
             num_outputs=self.num_labels if self.identity else self.config.num_buckets,
         )
+
+    def initial(self, seed: int) -> Tensor:
+        """The model that everyone starts from.  # [P]"""
+        return self.stack.initial(seed, rare=self.config.output_bias == "rare")
 
     @property
     def recipe(self) -> Recipe:

@@ -33,10 +33,11 @@ class Stack:
         """How many numbers a model is, and so what it costs to send."""
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def initial(self, seed: int) -> Tensor:
+    def initial(self, seed: int, *, rare: bool = False) -> Tensor:
         """The model that every party derives from the seed, so that it need not be sent.  # [P]
 
-        Uniform in ±1/√fan_in, as torch.nn.Linear draws weights and biases.
+        Uniform in ±1/√fan_in, as torch.nn.Linear draws weights and biases; `rare`: output biases around −log B, where a
+        bucket's odds are 1 to B.
         """
         rng = generator(seed, "initial model")
         parts = []
@@ -44,6 +45,8 @@ class Stack:
             bound = 1 / math.sqrt(weight[1])
             for shape in (weight, bias):
                 parts.append((rng.random(math.prod(shape), np.float32) * 2 - 1) * np.float32(bound))
+        if rare:
+            parts[-1] -= np.float32(math.log(self.num_outputs))
         return torch.from_numpy(np.concatenate(parts))
 
     def fits(self, flat: Tensor) -> bool:
