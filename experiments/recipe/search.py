@@ -48,9 +48,10 @@ HASHED: dict[str, list[Any]] = {
     "num_tables": [2, 4, 8, 16, 32],
     "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8],  # buckets a table, of the labels
     "feature_map": ["shared", "per-table"],
+    "decoding": ["log-probs", "logits", "probs"],
 }
 #: What a choice was before it was one.
-ONCE: dict[str, Any] = {"learning_rate_decay": 1.0, "output_bias": "random"}
+ONCE: dict[str, Any] = {"learning_rate_decay": 1.0, "output_bias": "random", "decoding": "log-probs"}
 FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code"}
 #: As many passes over the data as the federated clients make, in rounds of one pass.
 CENTRAL = {"num_clients": 10, "clients_per_round": 1, "local_epochs": 1, "partition": "paper-code", "pooled": True}
@@ -66,14 +67,14 @@ def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budg
     if side == "fedmlh":
         tables = choice["num_tables"]
         outputs = max(32, round(choice["label_share"] * dataset.num_labels))
-        settings |= {"num_tables": tables, "num_buckets": outputs}
+        settings |= {"num_tables": tables, "num_buckets": outputs, "decoding": choice["decoding"]}
     if dim == dataset.num_features:
         settings["feature_map"] = "none"
         del settings["feature_signed"]  # of hashed features alone: with it the same candidate would be tried twice
-    if choice["loss"] != "bce":
-        settings["output_bias"] = "random"  # the others do not see what all biases have in common
     else:
         settings |= {"feature_map": choice.get("feature_map", "shared"), "feature_dim": dim}
+    if choice["loss"] != "bce":
+        settings["output_bias"] = "random"  # the others do not see what all biases have in common
     width = fit_width(budget // 4 // tables, dim, outputs, choice["depth"])
     if width < LEAST_WIDTH:
         return None
