@@ -554,7 +554,7 @@ def test_the_bar_shows_on_a_terminal(
 ) -> None:
     from rich.console import Console
 
-    monkeypatch.setattr(cli, "console", Console(force_terminal=True, width=120))
+    monkeypatch.setattr(cli.data, "console", Console(force_terminal=True, width=120))
     monkeypatch.setattr(catalog, "CATALOG", {"set-2": make_entry(server)})
     assert call("data", "fetch", "set-2", "--to", tmp_path / "s") == 0
     assert "set-2  converting" in capsys.readouterr().out

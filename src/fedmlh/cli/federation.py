@@ -1,4 +1,4 @@
-"""The commands for real sites: parse, call, print."""
+"""The commands for real sites."""
 
 import importlib.util
 import signal
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from fedmlh.config import Config, presets
+from fedmlh.cli.options import ConfigArgument, FormatOption, RoundsOption, SeedOption, SetOption, configure
+from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
+from fedmlh.config import Config
 from fedmlh.errors import UserError
 
 federation_app = typer.Typer(
@@ -20,13 +23,7 @@ federation_app = typer.Typer(
 )
 site_app = typer.Typer(help="What a site does with its own data.", no_args_is_help=True, rich_markup_mode="rich")
 
-ConfigArgument = Annotated[
-    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
-]
 FolderArgument = Annotated[Path, typer.Argument(metavar="FEDERATION", help="the folder that `init` made")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
-RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
-SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
 
 
 @federation_app.command("init")
@@ -44,22 +41,21 @@ def init(
 ) -> None:
     """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
     _need_flower()
-    from fedmlh.cli import _configure, _open, _tell, console
     from fedmlh.deployment.federation import Federation, Yardstick
     from fedmlh.evaluation.evaluate import LabelCounts
     from fedmlh.sizing import choose_sizes
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
-    chosen = _gather(_configure(config, settings, data=data, rounds=rounds, seed=seed), len(names))
+    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names))
     if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
-        _tell("labels are hashed by name (label_key), so that sites need not number them alike")
-    dataset = _open(chosen)
+        tell("labels are hashed by name (label_key), so that sites need not number them alike")
+    dataset = open_data(chosen)
     chosen, reasons = choose_sizes(
         chosen.replace(partition="folder", data=""), dataset.num_features, dataset.num_labels
     )
     for reason in reasons:
-        _tell(reason)
+        tell(reason)
     yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
     Federation.create(folder, chosen, yardstick, address=address, sites=names)
     console.print(
@@ -75,37 +71,32 @@ def init(
 def start(folder: FolderArgument) -> None:
     """Train at the server; a run that was stopped goes on where it was."""
     _need_flower()
-    from fedmlh.cli import _print_report, _resumable, _tell
     from fedmlh.deployment.federation import Federation
     from fedmlh.engines.flower.processes import train
 
     federation = Federation(folder)
-    with _resumable(), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
-        train(federation, _tell, watch)
-    _print_report([federation.run.path], federation.run.path / "report.html")
+    with resumable(), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
+        train(federation, tell, watch)
+    print_report([federation.run.path], federation.run.path / "report.html")
 
 
 @federation_app.command("join")
 def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder that `site prepare` made")]) -> None:
     """Take part at a site, for as long as the command runs."""
     _need_flower()
-    from fedmlh.cli import _tell
     from fedmlh.engines.flower.processes import keep_supernode
 
     with _ended_by_signals():
         try:
-            keep_supernode(folder, _tell)
+            keep_supernode(folder, tell)
         except KeyboardInterrupt:
-            _tell("left the federation; the site's folder is as it was: join again at any time")
+            tell("left the federation; the site's folder is as it was: join again at any time")
 
 
 @federation_app.command("status")
 def status(folder: FolderArgument) -> None:
     """Who has enrolled, who is connected, and how far the run is."""
     _need_flower()
-    from rich.table import Table
-
-    from fedmlh.cli import console
     from fedmlh.deployment.federation import Federation
     from fedmlh.engines.flower.control import find_statuses
     from fedmlh.engines.flower.processes import count_rounds
@@ -138,16 +129,15 @@ def rehearse(
 ) -> None:
     """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
     _need_flower()
-    from fedmlh.cli import _configure, _open, _print_report, _resumable, _tell, console
     from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
 
-    chosen = _gather(_configure(config, settings, data=data, rounds=rounds, seed=seed), sites)
-    dataset = _open(chosen)
+    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites)
+    dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
-    with _resumable(), _ended_by_signals(), _watch(chosen.rounds) as watch:
-        train_loopback(federation, _tell, watch)
+    with resumable(), _ended_by_signals(), _watch(chosen.rounds) as watch:
+        train_loopback(federation, tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
-    _print_report([federation.run.path], out / "report.html")
+    print_report([federation.run.path], out / "report.html")
     if not same:
         raise UserError("the model of the sites differs from that of one process: this should never happen")
     console.print("one process, told who took part in each round, trains the same model to the bit")
@@ -159,17 +149,16 @@ def prepare(
     site: Annotated[str, typer.Option(help="which of the federation's sites this is")],
     data: Annotated[Path, typer.Option(help="data folder: its training part is trained on, its test part held out")],
     out: Annotated[Path, typer.Option(help="folder to make")],
-    data_format: Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")] = "auto",
+    data_format: FormatOption = "auto",
 ) -> None:
     """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
     _need_flower()
-    from fedmlh.cli import _tell, console
     from fedmlh.deployment.agreement import Agreement
     from fedmlh.deployment.site import create_site, read_points
 
     agreement = Agreement.load(public)
     agreement.number(site)
-    points = read_points(agreement, data, data_format, _tell)
+    points = read_points(agreement, data, data_format, tell)
     enrolment = create_site(out, agreement, site, points)
     console.print(
         f"Made {out}: {enrolment['examples']:,} points to train on, {enrolment['held_out']:,} held out. Hand "
@@ -208,13 +197,11 @@ def _ended_by_signals() -> Iterator[None]:
 @contextmanager
 def _watch(rounds: int) -> Iterator[Any]:
     """A line for each round that finishes."""
-    from fedmlh.cli import _tell
-
     began, seen = time.monotonic(), [-1]
 
     def watch(finished: int) -> None:
         if finished != seen[0]:
             seen[0] = finished
-            _tell(f"{time.monotonic() - began:6.0f} s  round {finished} of at most {rounds} finished")
+            tell(f"{time.monotonic() - began:6.0f} s  round {finished} of at most {rounds} finished")
 
     yield watch

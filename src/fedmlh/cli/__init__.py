@@ -1,0 +1,47 @@
+"""The command line: parses, calls, prints."""
+
+import os
+import sys
+
+import typer
+
+from fedmlh.cli import data, federation, models, planning, reproduction, runs
+from fedmlh.cli.terminal import Interrupted, fail
+from fedmlh.errors import UserError
+
+app = typer.Typer(
+    help="Federated extreme classification: FedMLH and FedAvg, from data files to a model one can query.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+# In the order in which `fedmlh --help` shows them.
+app.command()(runs.run)
+app.command()(runs.compare)
+app.command()(runs.replay)
+app.command("eval")(models.evaluate)
+app.command()(models.predict)
+app.command()(planning.plan)
+app.command("config")(planning.show_config)
+app.command()(runs.report)
+app.command()(reproduction.reproduce)
+app.add_typer(data.data_app, name="data")
+app.add_typer(federation.federation_app, name="federation")
+app.add_typer(federation.site_app, name="site")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        fail(str(error), 2)
+    except MemoryError as error:
+        fail(f"not enough memory ({error}): use a smaller model or data set", 2)
+    except OSError as error:
+        fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
+    except Interrupted:
+        print("fedmlh: stopped; the last finished round is kept: --resume goes on from it", file=sys.stderr, flush=True)
+        # Clients in the middle of their training would keep a normal exit waiting for minutes.
+        os._exit(130)

@@ -1,0 +1,135 @@
+"""The commands for data sets."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from fedmlh.cli.options import FormatOption
+from fedmlh.cli.terminal import console, open_data
+from fedmlh.config import Config
+
+data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+
+
+@data_app.command("info")
+def data_info(
+    folder: Annotated[Path, typer.Argument(help="data folder")],
+    data_format: FormatOption = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Counts, label frequencies, and the share of positives that rare labels carry."""
+    from fedmlh.data.statistics import describe
+
+    dataset = open_data(Config(data=str(folder), data_format=data_format))  # type: ignore[arg-type]
+    values = describe(dataset)
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    table = Table(dataset.name, "")
+    for name, value in _flatten(values):
+        table.add_row(name.replace("_", " "), value)
+    console.print(table)
+    for note in dataset.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+@data_app.command("convert")
+def data_convert(
+    source: Annotated[Path, typer.Argument(help="data folder to read")],
+    target: Annotated[Path, typer.Argument(help="folder to write")],
+    to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
+    data_format: FormatOption = "auto",
+) -> None:
+    """Write a data set in another format."""
+    from fedmlh.data.convert import write
+
+    write(open_data(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
+    console.print(f"wrote {target}", markup=False, highlight=False)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str | None, typer.Argument(help="a listed data set; without it they are listed")] = None,
+    to: Annotated[Path | None, typer.Option(help="folder to write; without it data/NAME")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="the archive, or the folder it was unpacked to, if it is here already")
+    ] = None,
+) -> None:
+    """Get a public data set: download or take the archive, convert it and check its counts."""
+    from fedmlh.data.catalog import CATALOG, find
+    from fedmlh.data.fetch import fetch
+
+    if name is None:
+        table = Table("data set")
+        for head in ("training", "test", "features", "labels"):
+            table.add_column(head, justify="right")
+        for listed in CATALOG.values():
+            counts = (f"{size:,}" for size in vars(listed.counts).values())
+            table.add_row(f"{listed.name}{' *' if listed.in_paper else ''}", *counts)
+        console.print(table)
+        console.print("* in the paper, and the name of a preset")
+        return
+    entry = find(name)
+    with _transfer(entry.name) as watch:
+        fetched = fetch(entry, to, source, watch)
+    sizes = ", ".join(f"{size:,} {what}" for what, size in vars(fetched.counts).items())
+    lines = [f"{entry.title} is in {fetched.folder} ({sizes})"]
+    if fetched.archive is not None:
+        lines.append(f"{fetched.archive} is no longer needed (SHA-256 {fetched.sha256})")
+    lines.append(f"next: fedmlh run {entry.name if entry.in_paper else 'recommended'} --data {fetched.folder}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@data_app.command("synth")
+def data_synth(
+    target: Annotated[Path, typer.Argument(help="folder to write")],
+    points: Annotated[int, typer.Option(min=10, help="training points")] = 5000,
+    features: Annotated[int, typer.Option(min=10, help="features d")] = 5000,
+    labels: Annotated[int, typer.Option(min=10, help="labels p")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="the data follow from it")] = 0,
+    to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
+) -> None:
+    """Make a synthetic data set that behaves like real extreme data."""
+    from fedmlh.data.convert import write
+    from fedmlh.data.synthetic import synthesize
+
+    write(synthesize(num_points=points, num_features=features, num_labels=labels, seed=seed), target, to)
+    console.print(f"wrote {target}", markup=False, highlight=False)
+
+
+@contextmanager
+def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar that counts bytes on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            name = f"{title}  {stage}"
+            # A bar cannot forget a total, so that each stage has its own.
+            if [task.description for task in bar.tasks] != [name]:
+                for old in bar.task_ids:
+                    bar.remove_task(old)
+                bar.add_task(name, total=None)
+            bar.update(bar.task_ids[0], completed=done, total=total)
+
+        yield watch
+
+
+def _flatten(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Names and readable values, nested ones under their parent's name; what is empty is left out."""
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}, ")
+        elif isinstance(value, int | float):
+            yield name, f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,0 +1,85 @@
+"""The commands that use a trained model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fedmlh.cli.options import check_target
+from fedmlh.cli.terminal import console, errors, open_data
+from fedmlh.errors import UserError
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print all metrics as JSON")] = False,
+) -> None:
+    """Measure a trained model on the test part of a data set."""
+    from fedmlh.serving.predictor import Model
+
+    model = Model.load(folder)
+    config = model.bundle.task.config
+    dataset = open_data(config.replace(data=str(data)) if data else config)
+    if data is None and dataset.fingerprint != model.bundle.data:
+        raise UserError(
+            "the model's own data is not at hand (it has changed, or came from Python): pass it with --data"
+        )
+    values = model.evaluate(dataset)
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    table = Table("test part", *(f"@{k}" for k in config.top_k))
+    for metric, by_k in values.items():
+        table.add_row(metric, *(f"{100 * value:.2f} %" for value in by_k.values()))
+    console.print(table)
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
+    text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
+    points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
+    first_feature: Annotated[
+        int | None, typer.Option(min=0, max=1, help="svmlight input: 0 or 1, where the file itself does not tell")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
+    out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
+) -> None:
+    """Label points or text with a trained model."""
+    from fedmlh.data.formats import read_points
+    from fedmlh.serving.predictor import Model
+    from fedmlh.storage import write_atomically
+
+    if (text is None) == (points is None):
+        raise UserError('say what to label: either --text "…" or --input FILE')
+    if out is not None:
+        check_target(out)
+    model = Model.load(folder)
+    if points is None:
+        source = text
+    else:
+        source = read_points(
+            points,
+            text=model.bundle.text is not None,
+            num_features=model.bundle.task.num_features,
+            first_feature=model.bundle.first_feature if first_feature is None else first_feature,
+        )
+    if text is not None and out is None:
+        for line, predictions in zip(text, model.predict(text, top), strict=True):
+            console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+            for label in predictions:
+                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})", markup=False, highlight=False)
+        console.print(model.score_meaning, style="dim", soft_wrap=True)
+        return
+    lines = (
+        json.dumps({"point": number, "labels": [vars(label) for label in labels]}, ensure_ascii=False)
+        for number, labels in enumerate(model.predict_stream(source, top))
+    )
+    if out is not None:
+        write_atomically(out, "".join(line + "\n" for line in lines).encode())
+    else:
+        for line in lines:
+            print(line)
+    errors.print(model.score_meaning, style="dim", soft_wrap=True)

@@ -1,0 +1,35 @@
+"""Arguments and options of several commands, and what becomes of them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmlh.config import Config, parse_setting, presets
+from fedmlh.errors import UserError
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
+]
+RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
+SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
+FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
+
+
+def configure(config: str, settings: list[str] | None, *, data: Path | None = None, **flags: Any) -> Config:
+    """The config that was named, with --set and then the flags on top; a flag that was not given is None or False."""
+    changes = dict(parse_setting(setting) for setting in settings or [])
+    changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
+    if data is not None:
+        changes["data"] = str(data)
+    chosen = Config.load(config).replace(**changes)
+    # Absolute, so that config.toml means the same wherever it is run again.
+    return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
+
+
+def check_target(path: Path) -> None:
+    """Before work is done for it: can the file be written at all?"""
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is not a folder: make it first, or name another file than {path}")

@@ -1,0 +1,81 @@
+"""The command that measures the paper again."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedmlh.cli.options import DeviceOption
+from fedmlh.cli.terminal import console, fail, tell
+from fedmlh.errors import UserError
+
+
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="table1 … table8, figure1 … figure5 or theory; may be given several times; default: all"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder that holds the data sets; without it the built-in synthetic data")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="quick: minutes on two cores; full: as much as the paper")] = "quick",
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds; default: 2 quick, 3 full")] = None,
+    device: DeviceOption = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="processes side by side; default: as cores and memory allow")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write, or to go on with; default: runs/reproduction-SCALE")
+    ] = None,
+) -> None:
+    """Measure the paper's tables, figures and theorems again, and set them beside what it printed."""
+    from fedmlh.reproduction.plan import SCALES
+    from fedmlh.reproduction.report import reproduce as write_reproduction
+    from fedmlh.reproduction.sources import find_sources
+
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale}: choose one of {', '.join(SCALES)}")
+    out = out or Path("runs") / f"reproduction-{scale}"
+    try:
+        with _work_progress() as (begin, watch):
+            written = write_reproduction(
+                find_sources(data),
+                SCALES[scale],
+                out,
+                only=only or (),
+                seeds=seeds,
+                device=device or "auto",
+                processes=jobs,
+                command=shlex.join(["fedmlh", *sys.argv[1:]]),
+                begin=begin,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here", 130)
+    failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
+    for name, why in written.missing.items():
+        tell(f"{name}: {why}")
+    console.print(f"report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        fail(f"{len(failed)} measurements failed; the same command tries them again", 1)
+
+
+@contextmanager
+def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, float, float], None]]]:
+    """A bar over jobs of very different length, with the time left; on a terminal only."""
+    if not console.is_terminal:
+        yield lambda total: None, lambda job, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=3600) as bar:
+        work = bar.add_task("reading data", total=None)
+
+        def watch(job: Any, done: float, total: float) -> None:
+            bar.update(work, completed=done, description=f"done: {job.key}")
+
+        yield lambda total: bar.update(work, total=total, description="measuring"), watch

@@ -1,0 +1,174 @@
+"""The commands that train, repeat and report runs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedmlh.cli.options import (
+    ConfigArgument,
+    DeviceOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    check_target,
+    configure,
+)
+from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+
+if TYPE_CHECKING:
+    from fedmlh.data.dataset import Dataset
+
+DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="folder to write; without it one under runs/, named by the set-up")
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
+TestOption = Annotated[bool, typer.Option("--test-every-round", help="also write test metrics for every round")]
+
+
+def run(
+    config: ConfigArgument,
+    data: DataOption = None,
+    algorithm: Annotated[str | None, typer.Option(help="fedmlh or fedavg")] = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
+    test_every_round: TestOption = False,
+    engine: Annotated[str, typer.Option(help="where clients train: local (this process) or ray (a cluster)")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="address of the Ray cluster; without it one is started on this machine")
+    ] = None,
+) -> None:
+    """Train one model federatedly and measure it."""
+    from fedmlh.runs.folder import RunFolder
+
+    options = _find_engine(engine, ray_address)
+
+    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
+    chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
+    out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
+    RunFolder(out).check(chosen, resume=resume)
+    with resumable():
+        _run(chosen, open_data(chosen), out, resume, **options)
+        print_report([out], out / "report.html")
+
+
+def compare(
+    config: ConfigArgument,
+    data: DataOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed upwards")] = 1,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
+    test_every_round: TestOption = False,
+) -> None:
+    """Train FedMLH and FedAvg on the same partition, sampling and seeds, and set them side by side."""
+    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
+    chosen = configure(config, settings, data=data, **flags)
+    out = out or Path("runs") / f"{chosen.name}-compare"
+    if out.exists() and not resume and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
+    folders = []
+    with resumable():
+        dataset = open_data(chosen)
+        for number in range(chosen.seed, chosen.seed + seeds):
+            for algorithm in ("fedmlh", "fedavg"):
+                folders.append(out / f"{algorithm}-seed{number}")
+                _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
+        print_report(folders, out / "report.html")
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run folder with its participation.jsonl")],
+    data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to write; without it RUN-replay")] = None,
+) -> None:
+    """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
+    from fedmlh.engines.replay import read_log
+    from fedmlh.engines.replay import replay as repeat
+    from fedmlh.runs.folder import RunFolder
+
+    original, copy = RunFolder(folder), RunFolder(out or folder.with_name(f"{folder.name}-replay"))
+    config, log = read_log(original)
+    if data is not None:
+        config = config.replace(data=str(data.resolve()))
+    copy.check(config, resume=False)
+    dataset = open_data(config)
+    with _progress(f"replay of {folder.name}", config.rounds) as watch:
+        repeat(config, log, dataset, copy.path, watch=watch, tell=tell)
+    models = [place.model / "weights.safetensors" for place in (original, copy)]
+    if not models[0].is_file():
+        console.print(f"{folder} has not finished: there is no model to compare with", markup=False, highlight=False)
+    elif models[0].read_bytes() == models[1].read_bytes():
+        console.print(f"{len(log)} attempts, and the same model to the bit", markup=False, highlight=False)
+    else:
+        console.print("the replay ends with another model than the run", markup=False, highlight=False)
+        raise typer.Exit(1)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
+    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+) -> None:
+    """Write a self-contained HTML report of finished runs."""
+    check_target(out)
+    print_report([run for folder in runs for run in _expand(folder)], out)
+
+
+def _find_engine(name: str, address: str | None) -> dict[str, Any]:
+    """The engine of that name, as `run` takes it."""
+    if name not in ("local", "ray"):
+        raise UserError(f"there is no engine '{name}': choose local or ray")
+    if name == "local":
+        if address is not None:
+            raise UserError("--ray-address has no effect on the local engine: pass --engine ray as well")
+        return {}
+    try:
+        from fedmlh.engines.ray import live_on_ray
+    except ImportError:
+        raise UserError("the Ray engine needs Ray, which is not installed: pip install 'fedmlh[ray]'") from None
+    return {"engine": partial(live_on_ray, address=address)}
+
+
+def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options: Any) -> None:
+    from fedmlh.engines.simulation import run as simulate
+
+    with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
+        simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
+
+
+@contextmanager
+def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda record: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        job = bar.add_task(title, total=rounds)
+
+        def watch(record: dict[str, Any]) -> None:
+            values = record.get("validation") or record["test"]
+            shown = "/".join(f"{100 * value:.1f}" for value in values["precision"].values())
+            bar.update(job, completed=record["round"], description=f"{title}  P@k {shown} %")
+
+        yield watch
+
+
+def _expand(folder: Path) -> list[Path]:
+    """A run folder as it is; a comparison's folder as the runs in it."""
+    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
+    return inside if inside and not (folder / "config.toml").exists() else [folder]
