@@ -19,7 +19,6 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.flower import client as client_app
 from fedmlh.engines.flower import grid as grid_module
@@ -35,29 +34,18 @@ from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.serving.bundle import load_bundle
+from tiny import TINY
 
 NODES = {0: 100, 1: 101, 2: 102, 3: 103}
-TINY = Config(
-    name="tiny",
-    device="cpu",
+CONFIG = TINY.replace(
     synthetic_points=400,
-    synthetic_features=60,
-    synthetic_labels=40,
     partition="dirichlet",
     num_clients=4,
     clients_per_round=3,
     quorum=3,
-    rounds=3,
-    local_epochs=1,
-    batch_size=40,
-    num_tables=2,
-    num_buckets=10,
-    feature_dim=16,
-    hidden_sizes=(8,),
     label_key="name",
     update_codec="fp16",
     broadcast_codec="int8",
-    top_k=(1, 3),
     deadline=300,
     local_baseline=True,
 )
@@ -208,10 +196,10 @@ def test_other_machines_reach_only_what_nodes_need(path: str, client: str, statu
 
 def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
     """A SuperLink and four SuperNodes over TLS with registered keys; state on disk, codecs that keep something."""
-    data = open_dataset(TINY)
-    federation = create_loopback(TINY, data, tmp_path / "federation")
+    data = open_dataset(CONFIG)
+    federation = create_loopback(CONFIG, data, tmp_path / "federation")
     train_loopback(federation, print)
-    run(TINY, data, tmp_path / "local")
+    run(CONFIG, data, tmp_path / "local")
     folders = [federation.run.path, tmp_path / "local"]
     real, simulated = (load_bundle(folder / "model") for folder in folders)
     assert torch.equal(real.weights, simulated.weights)
@@ -237,7 +225,7 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
 def test_a_federation_of_which_nobody_comes_ends_with_a_sentence(tmp_path: Path) -> None:
     from fedmlh.engines.flower.processes import train
 
-    config = TINY.replace(deadline=1, max_attempts=2)
+    config = CONFIG.replace(deadline=1, max_attempts=2)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with pytest.raises(UserError, match=r"round 1 was given up after 2 attempts .* not connected"):
         train(federation, print)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedmlh import cli
-from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
@@ -16,26 +15,15 @@ from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.runs.folder import RunFolder
+from tiny import TINY
 
-BASE = Config(
-    name="tiny",
-    device="cpu",
-    synthetic_points=300,
-    synthetic_features=60,
-    synthetic_labels=40,
+BASE = TINY.replace(
     partition="iid",
     num_clients=6,
     clients_per_round=4,
     quorum=2,
     max_attempts=20,
     rounds=9,
-    local_epochs=1,
-    batch_size=40,
-    num_tables=2,
-    num_buckets=10,
-    feature_dim=16,
-    hidden_sizes=(8,),
-    top_k=(1, 3),
 )
 #: Clients keep nothing, a residual and the model, or a control; squares of updates count; weights are not all one.
 VARIANTS = {

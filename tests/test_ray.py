@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from fedmlh import cli
-from fedmlh.config import Config
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines import simulation
@@ -22,27 +21,15 @@ from fedmlh.engines.population import Population
 from fedmlh.federated.messages import Reason
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
+from tiny import TINY
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from fedmlh.engines import ray as engine  # noqa: E402
 
-BASE = Config(
-    name="tiny",
-    device="cpu",
-    synthetic_points=300,
-    synthetic_features=60,
-    synthetic_labels=40,
+BASE = TINY.replace(
     partition="dirichlet",
     num_clients=9,
     clients_per_round=5,
-    rounds=3,
-    local_epochs=1,
-    batch_size=40,
-    num_tables=2,
-    num_buckets=10,
-    feature_dim=16,
-    hidden_sizes=(8,),
-    top_k=(1, 3),
 )
 #: Clients keep a residual and the model, or a control; squares of updates count; weights are not all one.
 VARIANTS = {

@@ -34,25 +34,15 @@ from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
 from fedmlh.storage import read_sealed
+from tiny import TINY
 
-BASE = Config(
-    name="tiny",
-    device="cpu",
+BASE = TINY.replace(
     synthetic_points=200,
-    synthetic_features=60,
-    synthetic_labels=40,
     partition="iid",
     num_clients=5,
     clients_per_round=3,
     rounds=6,
-    local_epochs=1,
-    batch_size=40,
-    num_tables=2,
-    num_buckets=10,
-    feature_dim=16,
-    hidden_sizes=(8,),
     learning_rate=0.2,  # so large that the best round is not the last, and has to be remembered
-    top_k=(1, 3),
 )
 #: With fp16 clients carry a residual from round to round, which has to survive as well; with changes also the model
 #: that they hold, and the server what it may still have to send them.
