@@ -25,7 +25,7 @@ def measure(dataset: Dataset, codec: str, seed: int, *, feedback: bool) -> float
     """The best P@1 on validation."""
     config = Config.load("recommended").replace(**SETTINGS, update_codec=codec, seed=seed)
     with mock.patch.object(IntCodec, "feedback", feedback), tempfile.TemporaryDirectory() as folder:
-        return float(run(config, dataset, Path(folder) / "run").summary["validation"]["precision"][1])
+        return float(run(config, dataset, Path(folder) / "run").summary["validation"]["precision"]["1"])
 
 
 def main() -> None:
