@@ -32,6 +32,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "recommended": {},
     "softmax": {"loss": "softmax"},
     "balanced softmax": {"loss": "balanced-softmax"},
+    "output biases around 0": {"output_bias": "random"},
     "one feature map": {"feature_map": "shared"},
     "no signs": {"feature_signed": False},
     "no normalisation": {"normalize": False},
