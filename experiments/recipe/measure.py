@@ -41,7 +41,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "step 2e-2": {"learning_rate": 2e-2},
     "step that does not fall": {"learning_rate_decay": 1.0},
     "balanced label map": {"label_map": "balanced"},
-    "decoding: logits": {"decoding": "logits"},
+    "decoding: log-probabilities": {"decoding": "log-probs"},
     "decoding: probabilities": {"decoding": "probs"},
     "average of models": {"model_average": 0.8},
     "FedExP": {"server_optimizer": "fedexp"},
@@ -138,7 +138,7 @@ def main() -> None:
     result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
     if arguments.out.is_file():
         result = json.loads(arguments.out.read_text())
-    result["machine"] = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
+    machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
     dataset = fedmlh.load(arguments.data)
     methods = {
         name: choose_sizes(config, dataset.num_features, dataset.num_labels)[0] for name, config in methods.items()
@@ -157,7 +157,8 @@ def main() -> None:
         for job in as_completed(jobs):
             name, seed = jobs[job]
             settings = settings_of(methods[name])
-            result["runs"].append({"method": name, "seed": seed, "settings": settings, **job.result()})
+            about = {"method": name, "seed": seed, "settings": settings, "machine": machine}
+            result["runs"].append(about | job.result())
             write(arguments.out, result)
             shown = "/".join(f"{100 * value:.1f}" for value in result["runs"][-1]["precision"].values())
             print(f"{name}, seed {seed}: {shown}, best round {result['runs'][-1]['best_round']}", flush=True)

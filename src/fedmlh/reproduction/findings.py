@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from fedmlh.reproduction.evidence import Evidence, name_of
-from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.methods import METHODS, PAPER
 from fedmlh.reproduction.paper import SHAPES, UNITS, shape_bytes, shape_volume
 from fedmlh.reproduction.plan import SELECTIONS
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.tables.outcomes import SELECTION_NAMES
-from fedmlh.reproduction.tables.table import PAPER, signed
+from fedmlh.reproduction.tables.table import signed
 
 _KS = ("1", "3", "5")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import divide
 from fedmlh.data.partition import fit_partition
 from fedmlh.data.statistics import describe
-from fedmlh.engines.local import LocalClients, make_trainer
+from fedmlh.engines.local import live_in_process
+from fedmlh.engines.population import Population
 from fedmlh.engines.simulation import pick_device, run
 from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
-from fedmlh.federated.client import Client
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
@@ -40,9 +39,8 @@ _KEPT = (
     *"best_round rounds num_parameters model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes".split(),
     *("seconds_per_round", "peak_memory_bytes"),
 )
-#: A local round is timed so often, but not again after so many seconds.
-_REPEATS, _ENOUGH = 3, 20.0
-_ROUNDS = 2
+#: Rounds, and local rounds, are timed so often, but not again after so many seconds; the first one warms up.
+_ROUNDS, _REPEATS, _ENOUGH = 2, 3, 20.0
 _CURVE_POINTS = 60
 
 
@@ -126,32 +124,27 @@ def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     task = Task(config, dataset.num_features, dataset.num_labels)
     shards = divide(dataset.train, config).shards
-    clients = {n: Client(task, n, shard.X, shard.Y, dataset.labels, device) for n, shard in shards.items()}
-    server = Server(task, {number: len(client) for number, client in clients.items()}, device)
-    for client in clients.values():
-        client.prepare(server.seeds)
-    local = LocalClients(clients, os.cpu_count() or 1, make_trainer(task, clients, server.seeds, device))
-    state, seconds, reports = server.begin(), [], []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        state, report = server.run_round(state, local.exchange)
-        seconds.append(time.perf_counter() - began)
-        reports.append(report)
-    alone: list[float] = []
-    message = server.broadcast(state, 0, 0)
-    while len(alone) < _REPEATS and sum(alone) < _ENOUGH:
-        began = time.perf_counter()
-        replies = [reply for _, reply in local.exchange([0], lambda client: message)]
-        alone.append(time.perf_counter() - began)
-        if isinstance(replies[0], Rejected):
-            raise replies[0]
+    server = Server(task, {number: len(shard) for number, shard in shards.items()}, device)
+    state, seconds, alone = server.begin(), list[float](), list[float]()
+    with live_in_process(Population(task, server.seeds, shards, b"", dataset.labels, device)) as clients:
+        while len(seconds) < _ROUNDS and sum(seconds) < _ENOUGH:
+            began = time.perf_counter()
+            state, report = server.run_round(state, clients.exchange)
+            seconds.append(time.perf_counter() - began)
+        message = server.broadcast(state, 0, 0)
+        while len(alone) < _REPEATS and sum(alone) < _ENOUGH:
+            began = time.perf_counter()
+            replies = [reply for _, reply in clients.exchange([0], lambda client: message)]
+            alone.append(time.perf_counter() - began)
+            if isinstance(replies[0], Rejected):
+                raise replies[0]
     return {
         "num_parameters": task.stack.num_parameters,
         "model_bytes": 4 * task.stack.num_parameters,
-        "points_per_client": len(clients[0]),
-        # The first round sends no model: it follows from the seed.
-        "bytes_up_round": reports[-1].bytes_up,
-        "bytes_down_round": reports[-1].bytes_down,
+        "points_per_client": len(shards[0]),
+        "bytes_up_round": report.bytes_up,
+        # Of the next round: the first sends no model, since it follows from the seed.
+        "bytes_down_round": config.clients_per_round * len(message),
         "seconds_round": seconds[-1],
         "seconds_local": median(alone),
         "peak_memory_bytes": peak_memory_bytes(),

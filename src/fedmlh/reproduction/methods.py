@@ -12,6 +12,8 @@ from fedmlh.sizing import choose_sizes, fit_width
 
 #: Key in results, and how tables name it.
 METHODS = {"fedmlh": "FedMLH", "fedavg": "FedAvg", "recommended": "recommended", "tuned": "tuned FedAvg"}
+#: Those that the paper has figures of.
+PAPER = ("fedmlh", "fedavg")
 
 
 def make_config(method: str, source: Source, dataset: Dataset) -> Config:

@@ -7,10 +7,9 @@ from typing import Any
 
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures.drawing import COLOURS, DASHES, Drawing, Figure, band, label_sizes, say_empty
-from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.methods import METHODS, PAPER
 from fedmlh.reproduction.paper import UNITS
 from fedmlh.reproduction.sources import Source
-from fedmlh.reproduction.tables.table import PAPER
 
 _GROUPS = {
     "precision": "all labels",
@@ -27,7 +26,7 @@ def draw_rounds(evidence: Evidence) -> Figure:
             for method in PAPER:
                 runs = evidence.runs(source, method, "paper")
                 for k, dashes in DASHES.items() if runs else ():
-                    series = [[100 * value for value in run["curves"][metric][k]] for run in runs]
+                    series = _percents(runs, k, metric)
                     rounds = list(range(1, len(series[0]) + 1))
                     label = f"{METHODS[method]} @{k}"
                     band(panel, rounds, series, color=COLOURS[method], ls=dashes, lw=1.6, label=label)
@@ -52,37 +51,37 @@ def draw_bytes(evidence: Evidence) -> Figure:
     drawing = Drawing(len(evidence.trained), 2, 4.4, 3.0)
     for panels, source in zip(drawing.panels, evidence.trained, strict=False):
         unit = UNITS[source.shape.unit]
-        for method in METHODS:
-            runs = evidence.runs(source, method, "paper")
-            if not runs:
-                continue
-            up, both = (_sent(runs[0], ways, unit) for ways in (("bytes_up",), ("bytes_up", "bytes_down")))
-            for k, dashes in DASHES.items():
-                series = [[100 * value for value in run["curves"]["precision"][k]] for run in runs]
-                style = {"color": COLOURS[method], "ls": dashes, "lw": 1.6}
-                if method in PAPER:
-                    band(panels[0], up, series, label=f"{METHODS[method]} @{k}", **style)
-                if k == "1":
-                    band(panels[1], both, series, label=f"{METHODS[method]} @1", **style)
-            best = fmean(run["summary"]["best_round"] for run in runs)
-            if method == "fedmlh":
-                panels[0].axvline(up[round(best) - 1], color="#888888", ls="--", lw=1.2)
-                panels[0].annotate(
-                    "FedMLH stops",
-                    (up[round(best) - 1], 0),
-                    xycoords=("data", "axes fraction"),
-                    color="#666666",
-                    xytext=(-3, 4),
-                    textcoords="offset points",
-                    rotation=90,
-                    ha="right",
-                    va="bottom",
-                    fontsize=8,
-                )
-            scores = [100 * run["curves"]["precision"]["1"][round(best) - 1] for run in runs]
-            panels[1].plot(both[round(best) - 1], fmean(scores), "o", color=COLOURS[method], ms=6, mec="white")
+        for method in PAPER:
+            if runs := evidence.runs(source, method, "paper"):
+                sent = _sent(runs[0], ("bytes_up",), unit)
+                for k, dashes in DASHES.items():
+                    style = {"color": COLOURS[method], "ls": dashes, "lw": 1.6}
+                    band(panels[0], sent, _percents(runs, k), label=f"{METHODS[method]} @{k}", **style)
+        if stopped := evidence.runs(source, "fedmlh", "paper"):
+            mark = _sent(stopped[0], ("bytes_up",), unit)[_best_round(stopped) - 1]
+            panels[0].axvline(mark, color="#888888", ls="--", lw=1.2)
+            panels[0].annotate(
+                "FedMLH stops",
+                (mark, 0),
+                xycoords=("data", "axes fraction"),
+                color="#666666",
+                xytext=(-3, 4),
+                textcoords="offset points",
+                rotation=90,
+                ha="right",
+                va="bottom",
+                fontsize=8,
+            )
+        for method, title in METHODS.items():
+            if runs := evidence.runs(source, method, "validation"):
+                sent, best = _sent(runs[0], ("bytes_up", "bytes_down"), unit), _best_round(runs) - 1
+                series = _percents(runs, "1")
+                band(panels[1], sent, series, label=f"{title} @1", color=COLOURS[method], ls=DASHES["1"], lw=1.6)
+                height = fmean(values[best] for values in series)
+                panels[1].plot(sent[best], height, "o", color=COLOURS[method], ms=6, mec="white")
         panels[0].set(title=source.name, xlabel=f"{source.shape.unit} sent by clients", ylabel="P@k on test, %")
         panels[1].set(title="all contestants, @1", xlabel=f"{source.shape.unit} sent, both ways", xscale="log")
+        panels[1].set_ylabel("P@1 on validation, %")
         for panel in panels:
             panel.set_ylim(0, None)
         panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -96,8 +95,8 @@ def draw_bytes(evidence: Evidence) -> Figure:
         "figure4",
         "Figure 4. Accuracy by bytes",
         "Left as the paper's Figure 4: what clients have sent, one way; the dashed line is FedMLH's best round, where "
-        "it would be stopped (mean over seeds). Right all contestants by what is sent both ways, dots at their best "
-        "rounds. Test part after every round, nothing held out.",
+        "it would be stopped (mean over seeds); test part after every round, nothing held out. Right all contestants "
+        "by what is sent both ways, judged on validation, dots at their best rounds.",
     )
 
 
@@ -151,3 +150,11 @@ def _mean_precision(runs: Sequence[dict[str, Any]], k: str) -> float:
 
 def _sent(run: dict[str, Any], ways: Sequence[str], unit: int) -> list[float]:
     return list(accumulate(sum(parts) / unit for parts in zip(*(run[way] for way in ways), strict=True)))
+
+
+def _percents(runs: Sequence[dict[str, Any]], k: str, metric: str = "precision") -> list[list[float]]:
+    return [[100 * value for value in run["curves"][metric][k]] for run in runs]
+
+
+def _best_round(runs: Sequence[dict[str, Any]]) -> int:
+    return round(fmean(run["summary"]["best_round"] for run in runs))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from fedmlh.reproduction.evidence import Evidence
-from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.methods import METHODS, PAPER
 from fedmlh.reproduction.paper import preset_config, shape_bytes
-from fedmlh.reproduction.tables.table import MIB, NONE, PAPER, SIDES, Table, ratio, side_by_side
+from fedmlh.reproduction.tables.table import MIB, NONE, SIDES, Table, ratio, side_by_side
 
 
 def make_seconds(evidence: Evidence) -> Table:

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fedmlh.config import Config
 from fedmlh.reproduction.evidence import Evidence, is_comparable, name_of
-from fedmlh.reproduction.methods import METHODS, find_search, make_config
+from fedmlh.reproduction.methods import METHODS, PAPER, find_search, make_config
 from fedmlh.reproduction.paper import SHAPES, UNITS, Shape, model_bytes, shape_bytes
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.tables.table import (
     NONE,
     OTHERS,
-    PAPER,
     SIDES,
     Row,
     Table,

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedmlh.reproduction.methods import METHODS
+from fedmlh.reproduction.methods import METHODS, PAPER
 
 NONE = "–"
-PAPER = ("fedmlh", "fedavg")
 MIB = 2**20
 Row = tuple[str, ...]
 
