@@ -11,6 +11,8 @@ from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.delivery import drop_old, encode_change, largest_payload, read_model, sends_changes, write_model
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
+from fedmlh.federated.participation import Attempt
+from fedmlh.runs.checkpoint import Checkpoints, Progress
 from test_messages import SIZES, Federation
 
 CHANGES = ["int8", "int4", "int8+zlib", "int4+zlib", "topk-20%", "topk-5%+zlib"]
@@ -73,6 +75,31 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
         sent |= {unpack(BroadcastHeader, message, 1 << 20)[0].codec for message in fed.sent}
     assert sent - {"fp32"} == {"initial", codec}
     assert not torch.equal(state.held, state.model)
+
+
+def test_the_models_that_clients_hold_lie_in_memory_and_on_disk_once_a_round(tmp_path):
+    fed = Federation(broadcast_codec="int4", update_codec="topk-20%", clients_per_round=2)
+    state = fed.run(6)
+    held = [values for memory in fed.memories.values() for values in (memory.kept, memory.staged) if "held" in values]
+    rounds = {int(values["held_round"]) for values in held}
+    assert len(rounds) < len(held)
+    assert {id(values["held"]) for values in held} == {id(tensor) for tensor in fed.local._held.values()}
+    assert set(fed.local._held) == rounds  # those that no client holds any more are gone
+
+    checkpoints = Checkpoints(tmp_path, "run", fed.task.stack, torch.device("cpu"))
+    history = [{"bytes_up": 0, "bytes_down": 0, "seconds_training": 0.0, "seconds_evaluation": 0.0}] * 6
+    log = [Attempt(number, 0, [0, 1], [0, 1], []) for number in range(1, 7)]
+    checkpoints.save(Progress(state, state.model, 1, 0.5, dict(fed.memories), history, log))
+    files = {path.name for path in (tmp_path / "round-000006").iterdir()}
+    assert {name for name in files if name.startswith("held")} == {
+        f"held-{number:06d}.safetensors" for number in rounds
+    }
+    back, problems = checkpoints.load()
+    assert not problems
+    for client, memory in fed.memories.items():
+        for part in ("kept", "staged"):
+            before, after = (getattr(m, part) for m in (memory, back.memories[client]))
+            assert {name: bits(value) for name, value in before.items()} == {n: bits(v) for n, v in after.items()}
 
 
 @pytest.mark.parametrize(("codec", "bytes_a_value"), [("fp32", 4), ("fp16", 2), ("int4", 4), ("topk-5%+zlib", 4)])

@@ -144,7 +144,7 @@ def main() -> None:
         name: choose_sizes(config, dataset.num_features, dataset.num_labels)[0] for name, config in methods.items()
     }
     # A method whose settings have changed since is measured anew.
-    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods[run["method"]])]
+    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods.get(run["method"]))]
     done = {(run["method"], run["seed"]) for run in result["runs"]}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:

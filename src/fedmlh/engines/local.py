@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -43,6 +45,8 @@ class LocalClients:
         self.workers = workers
         self.trainer = trainer
         self.memories: dict[int, Memory] = {}
+        #: The models that clients hold, by round, for as long as one of them does.
+        self._held: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def exchange(
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
@@ -65,8 +69,15 @@ class LocalClients:
             reply, memory = self.clients[number].answer(broadcast(number), self.memories.get(number, Memory()))
         except Exception as error:  # one client's failure must not end the run: it is named in the round's record
             return number, name_failure(error)
-        self.memories[number] = memory
+        self._keep(number, memory)
         return number, reply
+
+    def _keep(self, number: int, memory: Memory) -> None:
+        if "held" in memory.staged:
+            # All who train from the same round's model hold the same bits: one copy, however many clients there are.
+            held = self._held.setdefault(int(memory.staged["held_round"]), memory.staged["held"])
+            memory = replace(memory, staged={**memory.staged, "held": held})
+        self.memories[number] = memory
 
     def _exchange_at_once(
         self, trainer: Trainer, sampled: Sequence[int], broadcast: Callable[[int], bytes]
@@ -90,7 +101,8 @@ class LocalClients:
             corrections,
         )
         for (number, work), (model, loss) in zip(accepted.items(), trained, strict=True):
-            reply, self.memories[number] = self.clients[number].reply(work, model, loss)
+            reply, memory = self.clients[number].reply(work, model, loss)
+            self._keep(number, memory)
             yield number, reply
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,13 @@ class Checkpoints:
         for name, vector in progress.server.vectors.items():
             sources[f"server-{name}.safetensors"] = (vector, {"model": vector})
         for client, memory in progress.memories.items():
-            tensors = {f"kept.{name}": value for name, value in memory.kept.items()}
-            tensors |= {f"staged.{name}": value for name, value in memory.staged.items()}
+            tensors: dict[str, Tensor] = {}
+            for part, values in (("kept", memory.kept), ("staged", memory.staged)):
+                tensors |= {f"{part}.{name}": value for name, value in values.items() if name != "held"}
+                if "held" in values:
+                    # All who hold the model of a round hold the same bits: written once, under its round.
+                    held = values["held"]
+                    sources.setdefault(_held_file(values), (held, {"model": held}))
             if tensors:
                 sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
         files: dict[str, bytes | Path] = {}
@@ -107,6 +113,9 @@ class Checkpoints:
                     {key.partition(".")[2]: value for key, value in stored.items() if key.startswith(part)}
                     for part in ("kept.", "staged.")
                 )
+                for values in (kept, staged):
+                    if "held_round" in values:
+                        values["held"] = tensors[_held_file(values)]["model"]
                 memories[int(number)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
             names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
             models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
@@ -174,3 +183,7 @@ class Checkpoints:
     def _generations(self) -> list[Path]:
         names = self.folder.glob("round-*") if self.folder.is_dir() else []
         return sorted(path for path in names if path.name[len("round-") :].isdigit())
+
+
+def _held_file(values: Mapping[str, Tensor]) -> str:
+    return f"held-{int(values['held_round']):06d}.safetensors"
