@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedmlh.federated.aggregate import Average, square_length
+from fedmlh.federated.aggregate import Average
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import Change
 from fedmlh.federated.participation import Attempt, Refusal
@@ -42,15 +42,15 @@ class Tally:
             if isinstance(reply, Rejected):
                 raise reply
             self.bytes_up += len(reply)
-            header, values, control = check_update(reply, client, self.expected, self.losses)
+            update = check_update(reply, client, self.expected, self.losses)
         except Rejected as refusal:
             self.refused.append(Refusal(client, refusal.reason, refusal.detail))
             return
-        self._average.add(values.to(self.device), 1 if self.uniform else header.examples)
-        if self._controls is not None and control is not None:
-            self._controls.add(control.to(self.device), 1)
-        self.losses[client] = header.loss
-        self.squares[client] = square_length(values)
+        self._average.add(update.values.to(self.device), 1 if self.uniform else update.header.examples)
+        if self._controls is not None and update.control is not None:
+            self._controls.add(update.control.to(self.device), 1)
+        self.losses[client] = update.header.loss
+        self.squares[client] = update.square
 
     def merge(self, other: "Tally") -> None:
         """Add what another has counted of the same attempt, from other clients."""

@@ -37,10 +37,18 @@ class Expected:
     control: bool = False
 
 
-def check_update(
-    message: bytes, sender: int, expected: Expected, taken: Collection[int]
-) -> tuple[UpdateHeader, Tensor, Tensor | None]:
-    """Header, values and change of the control vector of an update that may count, or Rejected with the reason."""
+@dataclass(frozen=True)
+class Update:
+    """An update that may count."""
+
+    header: UpdateHeader
+    values: Tensor  # [P]
+    square: float  # the squared length of the values
+    control: Tensor | None  # [P] change of the control vector, where there is one
+
+
+def check_update(message: bytes, sender: int, expected: Expected, taken: Collection[int]) -> Update:
+    """What a message says if it may count, or Rejected with the reason."""
     codec = make_codec(expected.codec)
     header, payload = unpack(UpdateHeader, message, (1 + expected.control) * codec.size(expected.num_parameters))
     if header.run != expected.run:
@@ -74,10 +82,11 @@ def check_update(
             raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
         if largest > LIMIT:
             raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
-    rms = math.sqrt(square_length(values) / len(values))
+    square = square_length(values)
+    rms = math.sqrt(square / len(values))
     if rms > expected.max_rms:
         raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
-    return header, values, control
+    return Update(header, values, square, control)
 
 
 def _split(payload: memoryview, control: int, *, wanted: bool) -> tuple[memoryview, memoryview]:
