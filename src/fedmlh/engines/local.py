@@ -15,6 +15,7 @@ from torch import Tensor
 from fedmlh.engines.memory import keep_large_blocks
 from fedmlh.engines.population import Population
 from fedmlh.federated.client import Assignment, Client, Memory
+from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.messages import Rejected, name_failure
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.threads import one_thread
@@ -73,10 +74,10 @@ class LocalClients:
         return number, reply
 
     def _keep(self, number: int, memory: Memory) -> None:
-        if "held" in memory.staged:
+        if HELD in memory.staged:
             # All who train from the same round's model hold the same bits: one copy, however many clients there are.
-            held = self._held.setdefault(int(memory.staged["held_round"]), memory.staged["held"])
-            memory = replace(memory, staged={**memory.staged, "held": held})
+            held = self._held.setdefault(int(memory.staged[HELD_ROUND]), memory.staged[HELD])
+            memory = replace(memory, staged={**memory.staged, HELD: held})
         self.memories[number] = memory
 
     def _exchange_at_once(

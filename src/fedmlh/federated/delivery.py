@@ -20,6 +20,8 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
 
+#: In a client's memory: the model that it holds, and of which round that is.
+HELD, HELD_ROUND = "held", "held_round"
 #: How the model travels where the changes would be no shorter.
 WHOLE = "fp32"
 _LENGTH = struct.Struct("<I")
@@ -118,15 +120,15 @@ def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, 
     """What a client keeps of a model for later changes to be added to."""
     if not sends_changes(task.config.broadcast_codec):
         return {}
-    return {"held": model, "held_round": torch.tensor(header.round - 1)}
+    return {HELD: model, HELD_ROUND: torch.tensor(header.round - 1)}
 
 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
     number = round_held(tuple(header.accepted))
     if number == 0:
         model = task.initial(header.seed)
-    elif "held" in kept and int(kept["held_round"]) == number:
-        model = kept["held"]
+    elif HELD in kept and int(kept[HELD_ROUND]) == number:
+        model = kept[HELD]
     else:
         raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
     while payload:

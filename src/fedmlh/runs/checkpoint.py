@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
+from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState
 from fedmlh.model.stack import Stack
@@ -61,10 +62,10 @@ class Checkpoints:
         for client, memory in progress.memories.items():
             tensors: dict[str, Tensor] = {}
             for part, values in (("kept", memory.kept), ("staged", memory.staged)):
-                tensors |= {f"{part}.{name}": value for name, value in values.items() if name != "held"}
-                if "held" in values:
+                tensors |= {f"{part}.{name}": value for name, value in values.items() if name != HELD}
+                if HELD in values:
                     # All who hold the model of a round hold the same bits: written once, under its round.
-                    held = values["held"]
+                    held = values[HELD]
                     sources.setdefault(_held_file(values), (held, {"model": held}))
             if tensors:
                 sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
@@ -114,8 +115,8 @@ class Checkpoints:
                     for part in ("kept.", "staged.")
                 )
                 for values in (kept, staged):
-                    if "held_round" in values:
-                        values["held"] = tensors[_held_file(values)]["model"]
+                    if HELD_ROUND in values:
+                        values[HELD] = tensors[_held_file(values)]["model"]
                 memories[int(number)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
             names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
             models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
@@ -186,4 +187,4 @@ class Checkpoints:
 
 
 def _held_file(values: Mapping[str, Tensor]) -> str:
-    return f"held-{int(values['held_round']):06d}.safetensors"
+    return f"held-{int(values[HELD_ROUND]):06d}.safetensors"
