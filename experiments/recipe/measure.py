@@ -10,6 +10,7 @@ time. OUT.json is written after every run, and what it already holds is not run 
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import platform
@@ -24,38 +25,64 @@ import torch
 import fedmlh
 from fedmlh.sizing import choose_sizes
 
-FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code", "rounds": 40}
+Settings = dict[str, Any]
+
+FEDERATED: Settings = {
+    "num_clients": 10,
+    "clients_per_round": 4,
+    "local_epochs": 5,
+    "partition": "paper-code",
+    "rounds": 40,
+}
 CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
+#: BCE is a mean over buckets, so a gradient is small and a step of SGD large.
+SGD_STEPS = [100.0, 300.0, 1000.0, 3000.0]
 METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
-#: One part of `recommended` changed.
-ABLATION: dict[str, dict[str, Any]] = {
-    "recommended": {},
-    "softmax": {"loss": "softmax"},
-    "balanced softmax": {"loss": "balanced-softmax"},
-    "output biases around 0": {"output_bias": "random"},
-    "one feature map": {"feature_map": "shared"},
-    "no signs": {"feature_signed": False},
-    "no normalisation": {"normalize": False},
-    "step 1e-3": {"learning_rate": 1e-3},
-    "step 3e-3": {"learning_rate": 3e-3},
-    "step 2e-2": {"learning_rate": 2e-2},
-    "step that does not fall": {"learning_rate_decay": 1.0},
-    "balanced label map": {"label_map": "balanced"},
-    "decoding: log-probabilities": {"decoding": "log-probs"},
-    "decoding: probabilities": {"decoding": "probs"},
-    "average of models": {"model_average": 0.8},
-    "FedExP": {"server_optimizer": "fedexp"},
-    "server momentum": {"server_optimizer": "momentum", "server_momentum": 0.5},
-    "server Adam": {"server_optimizer": "adam", "server_learning_rate": 3e-3},
-    "server Yogi": {"server_optimizer": "yogi", "server_learning_rate": 3e-3},
-    "server Adagrad": {"server_optimizer": "adagrad", "server_learning_rate": 1e-2},
-    "FedProx": {"prox_mu": 1e-4},
-    "SCAFFOLD": {"correction": "scaffold"},
-    "shared points": {"shared_fraction": 0.05},
-    "update int8": {"update_codec": "int8+zlib"},
-    "update int2": {"update_codec": "int2+zlib"},
-    "update top 1 %": {"update_codec": "topk-1%"},
-    "update sketch 10 %": {"update_codec": "sketch-10%"},
+
+
+def grid(common: Settings, **choices: list[Any]) -> list[Settings]:
+    """All combinations of some choices."""
+    return [{**common, **dict(zip(choices, values, strict=True))} for values in itertools.product(*choices.values())]
+
+
+def adaptive(name: str) -> list[Settings]:
+    """A server optimizer that divides by √v + τ, for steps from cautious to those near the plain average's."""
+    common = {"server_optimizer": name, "server_momentum": 0.5}
+    steps = [(0.01, 1e-3), (0.03, 1e-3), (0.03, 1e-2), (0.1, 1e-2), (0.1, 0.1), (0.3, 0.1)]
+    return [{**common, "server_learning_rate": step, "server_tau": tau} for step, tau in steps]
+
+
+#: One part of `recommended` changed; a part that has a strength of its own is tried with several.
+ABLATION: dict[str, list[Settings]] = {
+    "recommended": [{}],
+    "softmax": [{"loss": "softmax"}],
+    "balanced softmax": [{"loss": "balanced-softmax"}],
+    "output biases around 0": [{"output_bias": "random"}],
+    "one feature map": [{"feature_map": "shared"}],
+    "no signs": [{"feature_signed": False}],
+    "no normalisation": [{"normalize": False}],
+    "step 1e-3": [{"learning_rate": 1e-3}],
+    "step 3e-3": [{"learning_rate": 3e-3}],
+    "step 2e-2": [{"learning_rate": 2e-2}],
+    "step that does not fall": [{"learning_rate_decay": 1.0}],
+    "SGD": grid({"optimizer": "sgd"}, learning_rate=SGD_STEPS),
+    "balanced label map": [{"label_map": "balanced"}],
+    "decoding: log-probabilities": [{"decoding": "log-probs"}],
+    "decoding: probabilities": [{"decoding": "probs"}],
+    "average of models": grid({}, model_average=[0.5, 0.8]),
+    "FedExP": [{"server_optimizer": "fedexp"}],
+    "server momentum": grid({"server_optimizer": "momentum"}, server_momentum=[0.3, 0.5, 0.9]),
+    "server Adam": adaptive("adam"),
+    "server Yogi": adaptive("yogi"),
+    "server Adagrad": adaptive("adagrad"),
+    "FedProx": grid({}, prox_mu=[1e-7, 1e-6, 1e-5, 1e-4]),
+    "SCAFFOLD": grid({"correction": "scaffold"}, learning_rate=[1e-3, 3e-3, 1e-2]),
+    "SCAFFOLD with SGD": grid({"correction": "scaffold", "optimizer": "sgd"}, learning_rate=SGD_STEPS),
+    "shared points": [{"shared_fraction": 0.05}],
+    "update int8": [{"update_codec": "int8+zlib"}],
+    "update int2": [{"update_codec": "int2+zlib"}],
+    "update top 1 %": [{"update_codec": "topk-1%"}],
+    "update sketch 10 %": [{"update_codec": "sketch-10%"}],
 }
 
 
@@ -100,10 +127,10 @@ def _measure(config: fedmlh.Config) -> dict[str, Any]:
     return {**kept, "curve": curve}
 
 
-def settings_of(config: fedmlh.Config | None) -> dict[str, Any]:
+def settings_of(config: fedmlh.Config) -> Settings:
     """What of a config is not as by default, as JSON has it."""
-    pairs = tomllib.loads(config.to_toml()) if config else {}
-    return {name: value for name, value in pairs.items() if value != tomllib.loads(fedmlh.Config().to_toml())[name]}
+    default = tomllib.loads(fedmlh.Config().to_toml())
+    return {name: value for name, value in tomllib.loads(config.to_toml()).items() if value != default[name]}
 
 
 def write(out: Path, result: dict[str, Any]) -> None:
@@ -132,31 +159,31 @@ def main() -> None:
     budget_mib = searches["fedmlh"]["budget_bytes"] / 2**20
     if arguments.what == "methods":
         settings = {side: search["winner"]["settings"] for side, search in searches.items()}
-        methods = find_methods(arguments.preset, budget_mib, settings)
+        chosen = list(find_methods(arguments.preset, budget_mib, settings).items())
     else:
-        methods = {name: recommend(budget_mib).replace(**change) for name, change in ABLATION.items()}
+        recommended = recommend(budget_mib)
+        chosen = [(name, recommended.replace(**change)) for name, changes in ABLATION.items() for change in changes]
     result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
     if arguments.out.is_file():
         result = json.loads(arguments.out.read_text())
     machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
     dataset = fedmlh.load(arguments.data)
-    methods = {
-        name: choose_sizes(config, dataset.num_features, dataset.num_labels)[0] for name, config in methods.items()
-    }
+    sized = [(name, choose_sizes(config, dataset.num_features, dataset.num_labels)[0]) for name, config in chosen]
+    wanted = [(name, settings_of(config), config) for name, config in sized]
     # A method whose settings have changed since is measured anew.
-    result["runs"] = [run for run in result["runs"] if run["settings"] == settings_of(methods.get(run["method"]))]
-    done = {(run["method"], run["seed"]) for run in result["runs"]}
+    known = [(name, settings) for name, settings, _ in wanted]
+    result["runs"] = [run for run in result["runs"] if (run["method"], run["settings"]) in known]
+    done = [(run["method"], run["settings"], run["seed"]) for run in result["runs"]]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
         jobs = {
-            pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, seed)
+            pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, settings, seed)
             for seed in range(arguments.seeds)
-            for name, config in methods.items()
-            if (name, seed) not in done and (not arguments.only or name in arguments.only)
+            for name, settings, config in wanted
+            if (name, settings, seed) not in done and (not arguments.only or name in arguments.only)
         }
         for job in as_completed(jobs):
-            name, seed = jobs[job]
-            settings = settings_of(methods[name])
+            name, settings, seed = jobs[job]
             about = {"method": name, "seed": seed, "settings": settings, "machine": machine}
             result["runs"].append(about | job.result())
             write(arguments.out, result)
