@@ -133,7 +133,7 @@ def test_a_correction_of_zero_changes_no_bit_of_sgd(points):
     assert torch.equal(zero[0], train(stack, start, shard, recipe, orders)[0])
 
 
-# Balanced softmax.
+# Balanced losses.
 
 
 def linear_case(points, hidden, loss="softmax", **settings):
@@ -144,17 +144,18 @@ def linear_case(points, hidden, loss="softmax", **settings):
 
 @pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
 @pytest.mark.parametrize("hidden", [(), (5,)])
-def test_balanced_softmax_with_tau_zero_is_softmax_to_the_bit(points, hidden, compiled, monkeypatch):
+@pytest.mark.parametrize("base", ["bce", "softmax"])
+def test_a_balanced_loss_with_tau_zero_is_the_other_to_the_bit(points, base, hidden, compiled, monkeypatch):
     monkeypatch.setattr(training, "compiled", compiled)
     results = []
-    for loss, tau in (("softmax", 1.0), ("balanced-softmax", 0.0), ("balanced-softmax", 1.0)):
+    for loss, tau in ((base, 1.0), (f"balanced-{base}", 0.0), (f"balanced-{base}", 1.0)):
         stack, shard, recipe = linear_case(points, hidden, loss, loss_tau=tau)
         orders = draw_orders(len(shard), recipe, np.random.default_rng(0))
         results.append(train(stack, stack.initial(0), shard, recipe, orders))
-    softmax, none, whole = results
-    assert torch.equal(softmax[0], none[0])
-    assert softmax[1] == none[1]
-    assert not torch.allclose(softmax[0], whole[0], atol=1e-3)
+    plain, none, whole = results
+    assert torch.equal(plain[0], none[0])
+    assert plain[1] == none[1]
+    assert not torch.allclose(plain[0], whole[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0])
@@ -179,10 +180,42 @@ def test_balanced_softmax_is_the_papers(points, tau):
         np.testing.assert_allclose(got[1][table], bias, rtol=2e-5, atol=1e-7)
 
 
-def test_prediction_does_not_see_the_frequencies():
+@pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
+@pytest.mark.parametrize("tau", [0.5, 1.0])
+def test_balanced_bce_is_what_its_page_says(points, tau, compiled, monkeypatch):
+    """Binary cross-entropy at z + τ log(π / (1 − π)), with π the client's (count + 1) / (points + 2); float64."""
+    monkeypatch.setattr(training, "compiled", compiled)
+    stack, shard, recipe = linear_case(points, (), "balanced-bce", loss_tau=tau)
+    start = stack.initial(4)
+    x = shard.features[0].toarray().astype(np.float64)
+    got = stack.views(full_gradient(stack, start, shard, recipe))
+    for table, z in enumerate(shard.buckets):
+        target = z.toarray().astype(np.float64)
+        share = (target.sum(0) + 1) / (len(x) + 2)
+        w, b = (layer[table].double().numpy() for layer in stack.views(start))
+        shown = 1 / (1 + np.exp(-(x @ w + b)) * ((1 - share) / share) ** tau)
+        slope = (shown - target) / target.size
+        np.testing.assert_allclose(got[0][table], x.T @ slope, rtol=2e-5, atol=1e-7)
+        np.testing.assert_allclose(got[1][table], slope.sum(0), rtol=2e-5, atol=1e-7)
+
+
+def test_a_model_that_says_nothing_is_calibrated_under_balanced_bce(points):
+    """With τ = 1 it predicts each client's own frequencies, so that but for the smoothing no bias has to move."""
+    stack, shard, recipe = linear_case(points, (), "balanced-bce", loss_tau=1.0)
+    nothing = torch.zeros(stack.num_parameters)
+    one_point = 1 / (len(shard) * P)
+    moves = {
+        loss: stack.views(full_gradient(stack, nothing, shard, dataclasses.replace(recipe, loss=loss)))[1].abs().max()
+        for loss in ("balanced-bce", "bce")
+    }
+    assert moves["balanced-bce"] <= 1.001 * one_point
+    assert moves["bce"] > 8 * one_point
+
+
+@pytest.mark.parametrize("base", ["bce", "softmax"])
+def test_prediction_does_not_see_the_frequencies(base):
     logits = torch.randn(2, 3, 4)
-    balanced, softmax = (LOSSES[name].log_likelihood(logits) for name in ("balanced-softmax", "softmax"))
-    assert torch.equal(balanced, softmax)
+    assert torch.equal(LOSSES[f"balanced-{base}"].log_likelihood(logits), LOSSES[base].log_likelihood(logits))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

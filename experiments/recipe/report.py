@@ -31,17 +31,30 @@ Run = dict[str, Any]
 
 
 def by_method(path: Path) -> dict[str, list[Run]]:
-    """The runs of a file, a list a method, in the order of seeds."""
-    found: dict[str, list[Run]] = {}
+    """The runs of a file, a list a method, in the order of seeds; of several settings those best on validation."""
+    found: dict[str, dict[str, list[Run]]] = {}
     for run in json.loads(path.read_text())["runs"] if path.is_file() else []:
-        found.setdefault(run["method"], []).append(run)
-    return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
+        found.setdefault(run["method"], {}).setdefault(json.dumps(run["settings"]), []).append(run)
+    chosen = {}
+    for name, tried in found.items():
+        runs = max(tried.values(), key=lambda runs: (len(runs), fmean(validation(run) for run in runs)))
+        others = [other[0]["settings"] for other in tried.values()]
+        own = {key: value for key, value in runs[0]["settings"].items() if any(o.get(key) != value for o in others)}
+        said = ", ".join(f"{key} {value:g}" for key, value in own.items())
+        label = f"{name} ({said}: best of {len(tried)})" if said else name
+        chosen[label] = sorted(runs, key=lambda run: run["seed"])
+    return chosen
+
+
+def validation(run: Run) -> float:
+    """What settings are compared by, as in the search: the mean of P@1, P@3 and P@5 on validation."""
+    return fmean(run["curve"][run["best_round"] - 1]["validation"].values())
 
 
 def spread(values: list[float], scale: float = 100) -> str:
     """Mean ± standard deviation."""
     around = f" ± {scale * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{scale * fmean(values):.1f}{around}"
+    return f"{round(scale * fmean(values), 1) + 0.0:.1f}{around}"  # + 0.0: no zero is negative
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -7,8 +7,9 @@ SIDE is fedmlh, fedavg or central. Every side gets the same number of candidates
 same generator from the same choices where a choice exists on that side; the width of the hidden layers is what the
 byte budget leaves. Three stages: random candidates for a few rounds; the best quarter of them for all rounds; then,
 twice, neighbours of the best, one choice changed. --start puts the winner of the same side on another set, or its leads
-in leads.json, among the first candidates; --more goes on from what OUT.json holds: the starts, then two more stages of
-neighbours. Only validation figures are read or written.
+in leads.json, among the first candidates; --more goes on from what OUT.json holds: the starts (a lead need only name
+what it changes about the winner so far), then two more stages of neighbours. Only validation figures are read or
+written.
 """
 
 import argparse
@@ -34,7 +35,8 @@ from fedmlh.sizing import fit_width
 COMMON: dict[str, list[Any]] = {
     "learning_rate": [1e-3, 3e-3, 5e-3, 1e-2],
     "learning_rate_decay": [1.0, 0.95, 0.9],
-    "loss": ["bce", "softmax", "softmax"],
+    "loss": ["bce", "softmax", "balanced-bce", "balanced-softmax"],
+    "loss_tau": [0.25, 0.5, 0.75, 1.0],  # of the balanced ones
     "output_bias": ["random", "rare"],
     "depth": [1, 1, 2],
     "normalize": [False, True],
@@ -51,7 +53,12 @@ HASHED: dict[str, list[Any]] = {
     "decoding": ["log-probs", "logits", "probs"],
 }
 #: What a choice was before it was one.
-ONCE: dict[str, Any] = {"learning_rate_decay": 1.0, "output_bias": "random", "decoding": "log-probs"}
+ONCE: dict[str, Any] = {
+    "learning_rate_decay": 1.0,
+    "output_bias": "random",
+    "decoding": "log-probs",
+    "loss_tau": 1.0,
+}
 FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code"}
 #: As many passes over the data as the federated clients make, in rounds of one pass.
 CENTRAL = {"num_clients": 10, "clients_per_round": 1, "local_epochs": 1, "partition": "paper-code", "pooled": True}
@@ -73,8 +80,10 @@ def settings_of(choice: dict[str, Any], side: str, dataset: fedmlh.Dataset, budg
         del settings["feature_signed"]  # of hashed features alone: with it the same candidate would be tried twice
     else:
         settings |= {"feature_map": choice.get("feature_map", "shared"), "feature_dim": dim}
-    if choice["loss"] != "bce":
-        settings["output_bias"] = "random"  # the others do not see what all biases have in common
+    if "softmax" in choice["loss"]:
+        settings["output_bias"] = "random"  # it does not see what all biases have in common
+    if "balanced" not in choice["loss"]:
+        del settings["loss_tau"]
     width = fit_width(budget // 4 // tables, dim, outputs, choice["depth"])
     if width < LEAST_WIDTH:
         return None
@@ -184,9 +193,11 @@ def main() -> None:
 
         start = [choice for path in arguments.start for choice in find_starts(path, arguments.side)]
         if arguments.more:
-            run_all(fresh(start, len(start)), ALL, "start")
+            winner = find_winner(tried)["choice"]
+            run_all(fresh([{**winner, **choice} for choice in start], len(start)), ALL, "start")
         else:
-            endless = itertools.chain(start, iter(lambda: draw(rng, arguments.side), None))
+            whole = ({**ONCE, **choice} for choice in start)
+            endless = itertools.chain(whole, iter(lambda: draw(rng, arguments.side), None))
             first = run_all(fresh(endless, arguments.candidates), FEW, "random")
             run_all(first[: arguments.candidates // 4], ALL, "best quarter")
         for _ in range(2):
@@ -198,8 +209,7 @@ def main() -> None:
 def find_starts(path: Path, side: str) -> list[dict[str, Any]]:
     """The winner of a search on another set, or a side's leads."""
     found = json.loads(path.read_text())
-    choices = [found["winner"]["choice"]] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
-    return [{**ONCE, **choice} for choice in choices]
+    return [found["winner"]["choice"]] if "winner" in found else found[side if side == "fedmlh" else "fedavg"]
 
 
 def find_winner(tried: list[dict[str, Any]]) -> dict[str, Any]:

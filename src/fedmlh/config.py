@@ -137,13 +137,13 @@ class Config:
     normalize: bool = option(False, "scale each point's (hashed) features to length 1")
 
     hidden_sizes: tuple[int, ...] = option((150, 150), "widths of the hidden layers", at_least=1)
-    loss: Literal["bce", "softmax", "balanced-softmax"] = option(
+    loss: Literal["bce", "softmax", "balanced-bce", "balanced-softmax"] = option(
         "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
     )
     output_bias: Literal["random", "rare"] = option(
         "random", "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that"
     )
-    loss_tau: float = option(1.0, "balanced-softmax: τ; 0 is softmax", at_least=0)
+    loss_tau: float = option(1.0, "of a balanced loss: τ; with 0 it is the loss that is not", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)
     learning_rate_decay: float = option(

@@ -42,17 +42,15 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
     return -(log_probs / count[row]).sum() / points
 
 
-def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
-    """What balanced softmax adds to a client's logits in training: τ · log of its own smoothed bucket frequencies.
+def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
+    """Logits that say of each bucket how often its points carry it, and no more; smoothed by one point of each kind."""
+    share = (counts + 1) / (points + 2)
+    return np.asarray(np.log(share / (1 - share)))
 
-    The model then need not learn how frequent a bucket is at this client, and prediction, which adds nothing, favours
-    no bucket for it (Ren et al. 2020; logit adjustment, Menon et al. 2021). None for other losses.
-    """
-    if recipe.loss != "balanced-softmax":
-        return None
-    counts = np.stack([np.bincount(z.indices, minlength=z.shape[1]) + 1.0 for z in buckets])
-    offsets = recipe.loss_tau * np.log(counts / counts.sum(axis=1, keepdims=True))
-    return np.asarray(offsets, np.float32)
+
+def log_shares(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
+    """Logits that say which share of a table's positives is each bucket's, and no more; every count raised by 1."""
+    return np.asarray(np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,28 @@ class Loss:
     value: Callable[[Tensor, Positives], Tensor]
     #: Log-probability of each bucket under the model that the loss fits.  # [R, n, B] -> [R, n, B]
     log_likelihood: Callable[[Tensor], Tensor]
+    #: Of a balanced loss: what a client's own frequencies say, which its logits then need not.
+    known: Callable[[np.ndarray, int], np.ndarray] | None = None
 
 
+_log_softmax = partial(functional.log_softmax, dim=-1)
 LOSSES = {
     "bce": Loss(binary_cross_entropy, functional.logsigmoid),
-    "softmax": Loss(softmax_cross_entropy, partial(functional.log_softmax, dim=-1)),
-    "balanced-softmax": Loss(softmax_cross_entropy, partial(functional.log_softmax, dim=-1)),
+    "softmax": Loss(softmax_cross_entropy, _log_softmax),
+    "balanced-bce": Loss(binary_cross_entropy, functional.logsigmoid, log_odds),
+    "balanced-softmax": Loss(softmax_cross_entropy, _log_softmax, log_shares),
 }
+
+
+def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
+    """What a balanced loss adds to a client's logits in training: τ times what its own bucket frequencies say.
+
+    The model then need not learn how frequent a bucket is at this client, which differs from client to client, and
+    prediction, which adds nothing, favours no bucket for it (logit adjustment, Menon et al. 2021; with softmax: Ren et
+    al. 2020). None for other losses.
+    """
+    known = LOSSES[recipe.loss].known
+    if known is None:
+        return None
+    counts = np.stack([np.bincount(z.indices, minlength=z.shape[1]) for z in buckets])
+    return np.asarray(recipe.loss_tau * known(counts, buckets[0].shape[0]), np.float32)

@@ -14,7 +14,7 @@ class Recipe:
     batch_size: int
     #: FedProx (Li et al. 2020): the gradient is pulled towards the model that the round began with.
     prox_mu: float = 0.0
-    #: How much balanced softmax makes of the client's bucket frequencies; without effect on other losses.
+    #: How much a balanced loss makes of the client's bucket frequencies; without effect on other losses.
     loss_tau: float = 1.0
 
     def steps(self, points: int) -> int:
@@ -24,4 +24,4 @@ class Recipe:
     @property
     def softmax(self) -> bool:
         """Whether a table's buckets compete for one distribution; else each is a question of its own."""
-        return self.loss != "bce"
+        return self.loss in ("softmax", "balanced-softmax")
