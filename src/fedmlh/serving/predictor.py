@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
+from fedmlh.model.losses import LOSSES
 from fedmlh.model.ranking import Ranker
 from fedmlh.serving.bundle import Bundle, load_bundle
 
@@ -53,10 +54,13 @@ class Model:
         """What a score says, in one sentence."""
         tables = self.bundle.task.stack.num_tables
         names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
-        what = names[self.bundle.task.config.decoding]
+        config = self.bundle.task.config
+        what = names[config.decoding]
+        balanced = LOSSES[config.loss].known is not None and config.loss_tau > 0
+        end = "higher is likelier" + (" than its frequency says" if balanced else "")
         if self.bundle.task.identity:
-            return f"score: the model's {what} of the label, mean over tables; higher is likelier"
-        return f"score: mean {what} of the label's {tables} buckets, which other labels share; higher is likelier"
+            return f"score: the model's {what} of the label, mean over tables; {end}"
+        return f"score: mean {what} of the label's {tables} buckets, which other labels share; {end}"
 
     def predict(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> list[list[Prediction]]:
         """The k best labels of each point: texts where the model was trained on text, else rows of raw features
