@@ -55,9 +55,11 @@ def adaptive(name: str) -> list[Settings]:
 #: One part of `recommended` changed; a part that has a strength of its own is tried with several.
 ABLATION: dict[str, list[Settings]] = {
     "recommended": [{}],
+    "BCE": [{"loss": "bce"}],
+    "BCE, output biases that start rare": [{"loss": "bce", "output_bias": "rare"}],
+    "less of the frequencies": grid({}, loss_tau=[0.25, 0.5, 0.75]),
     "softmax": [{"loss": "softmax"}],
-    "balanced softmax": [{"loss": "balanced-softmax"}],
-    "output biases around 0": [{"output_bias": "random"}],
+    "balanced softmax": grid({"loss": "balanced-softmax"}, loss_tau=[0.5, 1.0]),
     "one feature map": [{"feature_map": "shared"}],
     "no signs": [{"feature_signed": False}],
     "no normalisation": [{"normalize": False}],
