@@ -57,7 +57,7 @@ class Model:
         config = self.bundle.task.config
         what = names[config.decoding]
         balanced = LOSSES[config.loss].known is not None and config.loss_tau > 0
-        end = "higher is likelier" + (" than its frequency says" if balanced else "")
+        end = "higher is likelier" + (", beyond what its frequency alone says" if balanced else "")
         if self.bundle.task.identity:
             return f"score: the model's {what} of the label, mean over tables; {end}"
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; {end}"
