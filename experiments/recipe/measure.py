@@ -35,8 +35,6 @@ FEDERATED: Settings = {
     "rounds": 40,
 }
 CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
-#: BCE is a mean over buckets, so a gradient is small and a step of SGD large.
-SGD_STEPS = [300.0, 1000.0, 3000.0]
 METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
 
 
@@ -67,7 +65,8 @@ ABLATION: dict[str, list[Settings]] = {
     "step 3e-3": [{"learning_rate": 3e-3}],
     "step 2e-2": [{"learning_rate": 2e-2}],
     "step that does not fall": [{"learning_rate_decay": 1.0}],
-    "SGD": grid({"optimizer": "sgd"}, learning_rate=SGD_STEPS),
+    # BCE is a mean over buckets, so a gradient is small and a step of SGD large.
+    "SGD": grid({"optimizer": "sgd"}, learning_rate=[100.0, 300.0, 1000.0]),
     "balanced label map": [{"label_map": "balanced"}],
     "decoding: log-probabilities": [{"decoding": "log-probs"}],
     "decoding: probabilities": [{"decoding": "probs"}],
@@ -79,7 +78,7 @@ ABLATION: dict[str, list[Settings]] = {
     "server Adagrad": adaptive("adagrad"),
     "FedProx": grid({}, prox_mu=[1e-6, 1e-5]),
     "SCAFFOLD": grid({"correction": "scaffold"}, learning_rate=[3e-3, 1e-2]),
-    "SCAFFOLD with SGD": grid({"correction": "scaffold", "optimizer": "sgd"}, learning_rate=SGD_STEPS),
+    "SCAFFOLD with SGD": grid({"correction": "scaffold", "optimizer": "sgd"}, learning_rate=[30.0, 100.0, 300.0]),
     "shared points": [{"shared_fraction": 0.05}],
     "update int8": [{"update_codec": "int8+zlib"}],
     "update int2": [{"update_codec": "int2+zlib"}],
