@@ -69,6 +69,7 @@ MEASURES: dict[str, Callable[[Run], float]] = {
     "P@5": lambda run: run["precision"]["5"],
     "P@5 infrequent": lambda run: run["precision_infrequent"]["5"],
     "PSP@5": lambda run: run["psp"]["5"],
+    "validation P@1 after round 1": lambda run: run["curve"][0]["validation"]["1"],
 }
 
 
@@ -92,6 +93,23 @@ def differences(methods: dict[str, list[Run]], pairs: list[tuple[str, str]]) -> 
             cells = [spread([take(a) - take(b) for a, b in both]) for take in MEASURES.values()]
             rows.append([f"{ours} − {theirs}", *cells, str(len(both))])
     return table(["difference, points", *MEASURES, "seeds"], rows)
+
+
+def losses(results: Path, name: str) -> str:
+    """The best full-length candidate of each side's search with and without a balanced loss, on validation."""
+    rows = []
+    for side in ("fedmlh", "fedavg", "central"):
+        tried = json.loads((results / f"{name}-{side}.json").read_text())["tried"]
+        longest = max(entry["rounds"] for entry in tried)
+        for balanced in (False, True):
+            found = [
+                list(entry["validation_precision"].values())
+                for entry in tried
+                if entry["rounds"] == longest and ("balanced" in entry["settings"]["loss"]) == balanced
+            ]
+            best_one = max(found, key=fmean)
+            rows.append([side, "balanced" if balanced else "other", *(f"{100 * value:.1f}" for value in best_one)])
+    return table(["side", "loss", "P@1", "P@3", "P@5"], rows)
 
 
 def best(run: Run) -> float:
@@ -190,6 +208,7 @@ def main() -> None:
         pairs = [(OURS, RIVAL), (OURS + coded, RIVAL + coded), ("FedMLH, searched", RIVAL)]
         pairs += [("FedMLH, paper", "FedAvg, paper"), (OURS + coded, OURS), ("central, searched", OURS)]
         parts += [f"## {title}\n", accuracy(methods), differences(methods, pairs), volumes(methods)]
+        parts += [f"### {title}: best of the searches, on validation\n", losses(results, name)]
         ablation = by_method(results / f"{name}-ablation.json")
         if ablation:
             changes = [(change, OURS) for change in ablation if change != OURS]
