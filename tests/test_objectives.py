@@ -183,7 +183,7 @@ def test_balanced_softmax_is_the_papers(points, tau):
 @pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
 @pytest.mark.parametrize("tau", [0.5, 1.0])
 def test_balanced_bce_is_what_its_page_says(points, tau, compiled, monkeypatch):
-    """Binary cross-entropy at z + τ log(π / (1 − π)), with π the client's (count + 1) / (points + 2); float64."""
+    """Binary cross-entropy at z + τ log(π / (1 − π)), with π the client's own shares as of one more point; float64."""
     monkeypatch.setattr(training, "compiled", compiled)
     stack, shard, recipe = linear_case(points, (), "balanced-bce", loss_tau=tau)
     start = stack.initial(4)
@@ -191,7 +191,8 @@ def test_balanced_bce_is_what_its_page_says(points, tau, compiled, monkeypatch):
     got = stack.views(full_gradient(stack, start, shard, recipe))
     for table, z in enumerate(shard.buckets):
         target = z.toarray().astype(np.float64)
-        share = (target.sum(0) + 1) / (len(x) + 2)
+        average = (target.sum() + 1) / (target.size + 2)
+        share = (target.sum(0) + average) / (len(x) + 1)
         w, b = (layer[table].double().numpy() for layer in stack.views(start))
         shown = 1 / (1 + np.exp(-(x @ w + b)) * ((1 - share) / share) ** tau)
         slope = (shown - target) / target.size
@@ -210,6 +211,13 @@ def test_a_model_that_says_nothing_is_calibrated_under_balanced_bce(points):
     }
     assert moves["balanced-bce"] <= 1.001 * one_point
     assert moves["bce"] > 8 * one_point
+
+
+@pytest.mark.parametrize(("count", "points"), [(0, 0), (0, 9), (9, 9)], ids=["no point", "no label", "all labels"])
+@pytest.mark.parametrize("base", ["bce", "softmax"])
+def test_frequencies_at_the_ends_are_finite(base, count, points):
+    known = LOSSES[f"balanced-{base}"].known
+    assert np.isfinite(known(np.full((2, P), count), points)).all()
 
 
 @pytest.mark.parametrize("base", ["bce", "softmax"])

@@ -43,8 +43,11 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
 
 
 def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
-    """Logits that say of each bucket how often its points carry it, and no more; smoothed by one point of each kind."""
-    share = (counts + 1) / (points + 2)
+    """Logits that say of each bucket how often its points carry it, and no more; as if there were one more point,
+    with each bucket as likely as the table's average one: a bucket never seen is rare, not as frequent as one point.
+    """
+    average = (counts.sum(axis=1, keepdims=True) + 1) / (points * counts.shape[1] + 2)
+    share = (counts + average) / (points + 1)
     return np.asarray(np.log(share / (1 - share)))
 
 
