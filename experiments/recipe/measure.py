@@ -5,8 +5,8 @@
 
 methods: the paper's FedAvg and FedMLH (the preset's sizes), FedAvg and FedMLH with what the search found for each
 (FOLDER/NAME-fedavg.json, …), and the preset `recommended` at the same budget, each as it is and with codecs both ways;
-and a central model of the same bytes with what its search found. ablation: `recommended` with one part changed at a
-time. OUT.json is written after every run, and what it already holds is not run again.
+and, of the same bytes, a central model with what its search found, and `recommended` on the same pooled data.
+ablation: `recommended` with one part changed at a time. OUT.json is written after every run, and what it already holds is not run again.
 """
 
 import argparse
@@ -98,7 +98,10 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
         "recommended": recommend(budget_mib),
     }
     coded = {f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}
-    return {**found, **coded, "central, searched": fedmlh.Config(**searched["central"], rounds=FEDERATED["rounds"])}
+    central = fedmlh.Config(**searched["central"], rounds=FEDERATED["rounds"])
+    pooled = {key: getattr(central, key) for key in ("pooled", "clients_per_round", "local_epochs")}
+    found["central, recommended"] = found["recommended"].replace(**pooled)
+    return {**found, **coded, "central, searched": central}
 
 
 def recommend(budget_mib: float) -> fedmlh.Config:
