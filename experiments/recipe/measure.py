@@ -100,8 +100,12 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
     coded = {f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}
     central = fedmlh.Config(**searched["central"], rounds=FEDERATED["rounds"])
     pooled = {key: getattr(central, key) for key in ("pooled", "clients_per_round", "local_epochs")}
-    found["central, recommended"] = found["recommended"].replace(**pooled)
-    return {**found, **coded, "central, searched": central}
+    return {
+        **found,
+        **coded,
+        "central, searched": central,
+        "central, recommended": found["recommended"].replace(**pooled),
+    }
 
 
 def recommend(budget_mib: float) -> fedmlh.Config:
@@ -189,10 +193,12 @@ def main() -> None:
         for job in as_completed(jobs):
             name, settings, seed = jobs[job]
             about = {"method": name, "seed": seed, "settings": settings, "machine": machine}
-            result["runs"].append(about | job.result())
+            run = about | job.result()
+            result["runs"].append(run)
+            result["runs"].sort(key=lambda run: (known.index((run["method"], run["settings"])), run["seed"]))
             write(arguments.out, result)
-            shown = "/".join(f"{100 * value:.1f}" for value in result["runs"][-1]["precision"].values())
-            print(f"{name}, seed {seed}: {shown}, best round {result['runs'][-1]['best_round']}", flush=True)
+            shown = "/".join(f"{100 * value:.1f}" for value in run["precision"].values())
+            print(f"{name}, seed {seed}: {shown}, best round {run['best_round']}", flush=True)
 
 
 if __name__ == "__main__":

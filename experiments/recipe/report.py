@@ -207,6 +207,7 @@ def main() -> None:
         coded = " + codecs"
         pairs = [(OURS, RIVAL), (OURS + coded, RIVAL + coded), ("FedMLH, searched", RIVAL)]
         pairs += [("FedMLH, paper", "FedAvg, paper"), (OURS + coded, OURS), ("central, searched", OURS)]
+        pairs += [("central, recommended", OURS)]
         parts += [f"## {title}\n", accuracy(methods), differences(methods, pairs), volumes(methods)]
         parts += [f"### {title}: best of the searches, on validation\n", losses(results, name)]
         ablation = by_method(results / f"{name}-ablation.json")
