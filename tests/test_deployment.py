@@ -313,6 +313,10 @@ def test_secrets_are_for_the_owner_only(federation: Federation) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
     for path in (site.folder, federation.server):
         assert path.stat().st_mode & 0o777 == 0o700
+    open_to_all = federation.path.parent / "there already"
+    open_to_all.mkdir(mode=0o755)
+    create_site(open_to_all, federation.agreement, "south", site.points)
+    assert open_to_all.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_commands_lead_from_init_to_an_enrolled_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

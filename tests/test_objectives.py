@@ -330,6 +330,7 @@ def test_a_faulty_control_is_refused(points):
         "more than there is": (Reason.SIZE, 3 * size, good + good),
         "not finite": (Reason.NON_FINITE, size, good + good[4:] + np.float32(np.nan).tobytes()),
         "huge": (Reason.RANGE, size, good + good[4:] + np.float32(2000).tobytes()),
+        "large all over": (Reason.RANGE, size, good + np.full(len(fed.state.model), 11, "<f4").tobytes()),
     }
     for name, (reason, control, payload) in bad.items():
 
@@ -393,7 +394,37 @@ def test_the_first_correction_is_liangs(points):
         torch.testing.assert_close(work.correction, -(fed.state.model - end) / (steps * 0.3), rtol=1e-5, atol=1e-7)
 
 
-# Both, on a problem whose answer is known.
+# Both, where a client loses what it kept, and on a problem whose answer is known.
+
+
+@pytest.mark.parametrize(
+    "settings", [VRL, {"correction": "scaffold", **EVERYONE, "quorum": 2}, {"correction": "scaffold"}], ids=str
+)
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_corrections_add_up_also_after_a_client_has_lost_its_own(points, settings, codec):
+    fed = Federation(BASE.replace(**settings), points, update_codec=codec)
+    fed.finish(4)
+    del fed.local.memories[2]
+    asked_anew = 0
+    for _ in range(6):
+        fed.state, report = fed.server.run_round(fed.state, fed.local.exchange)
+        asked_anew += sum(entry["reason"] == str(Reason.STATE) for entry in report.refused)
+        if fed.config.correction == "scaffold":
+            controls = [fed.settled(k).get("control", torch.zeros_like(fed.state.model)) for k in fed.clients]
+            off = fed.state.vectors["control"] - torch.stack(controls).double().mean(0).float()
+        else:
+            reach = fed.server.steps * fed.config.learning_rate
+            off = torch.stack([vrl_delta(fed.state.model, fed.settled(k), reach) for k in fed.clients]).sum(0)
+        assert off.abs().max() < 1e-6
+    assert asked_anew == 1
+
+
+def test_a_client_whose_labels_do_not_fit_the_model_does_not_train(points):
+    X, Y = points[0]
+    client = Client(Task(BASE.replace(algorithm="fedavg"), D, P), 0, X, Y[:, :-1].tocsr(), Labels.numbered(P - 1), CPU)
+    fed = Federation(BASE.replace(algorithm="fedavg"), points)
+    with pytest.raises(Rejected, match="do not fit the outputs"):
+        client.answer(fed.server.broadcast(fed.state, 0, 0), Memory())
 
 
 @pytest.fixture(scope="module")
@@ -492,14 +523,16 @@ def test_a_resumed_run_has_the_same_bits(tmp_path, settings):
     assert bytes_down(tmp_path / "whole") == bytes_down(tmp_path / "parts")
 
 
-def test_a_client_alone_needs_no_corrections(tmp_path):
-    """The baseline beside a corrected run is the one beside a plain run."""
+def test_a_client_alone_needs_no_corrections_and_sends_nothing(tmp_path):
+    """The baseline beside a corrected or a coded run is the one beside a plain run."""
     rows = []
-    for number, settings in enumerate([{}, {"correction": "scaffold", "prox_mu": 0.1}]):
+    server = {"server_optimizer": "adam", "server_learning_rate": 0.01}
+    codecs = {"update_codec": "topk-1%", "broadcast_codec": "int4"}
+    for number, settings in enumerate([{}, {"correction": "scaffold", "prox_mu": 0.1}, {**server, **codecs}]):
         config = SMALL.replace(local_baseline=True, rounds=2, **settings)
         summary = run(config, open_dataset(config), tmp_path / str(number)).summary
         rows.append([row["precision_alone"] for row in summary["clients"]])
-    assert rows[0] == rows[1]
+    assert rows[0] == rows[1] == rows[2]
 
 
 # Points for everyone.
@@ -605,7 +638,16 @@ def test_a_falling_learning_rate_scales_the_steps_of_later_rounds(points, optimi
         ({**VRL, "server_optimizer": "adam"}, "server_optimizer 'average'"),
         ({**VRL, "server_learning_rate": 0.5}, "server_learning_rate 1"),
         ({**VRL, "broadcast_codec": "fp16"}, "broadcast_codec 'fp32'"),
+        ({**VRL, "update_codec": "topk-10%"}, "again and again"),
+        ({**VRL, "update_codec": "sketch-25%+zlib"}, "again and again"),
+        ({"correction": "scaffold", "update_codec": "int2"}, "would grow from round to round"),
+        ({"correction": "scaffold", "update_codec": "sketch-25%"}, "would grow from round to round"),
         ({"correction": "drift"}, "choose one of none, scaffold, vrl-sgd"),
+        ({"server_optimizer": "adam", "server_tau": 0.0}, "set server_tau above 0"),
+        ({"server_optimizer": "fedexp", "server_tau": 0.0}, "set server_tau above 0"),
+        ({"algorithm": "fedavg", "label_key": "name"}, "'fedavg' has an output for each label .* must be 'id'"),
+        ({"label_map": "identity", "label_key": "name"}, "'identity' has an output for each label .* must be 'id'"),
+        ({"label_map": "balanced", "label_key": "name"}, "'balanced' deals out one list .* must be 'id'"),
         ({"shared_fraction": 0.95}, "from 0 to 0.9"),
     ],
 )

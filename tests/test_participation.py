@@ -172,10 +172,12 @@ def test_a_resumed_run_has_the_log_of_an_unbroken_one(tmp_path):
     assert log.read_bytes() == expected, "also where there is no round left to run"
 
 
-def test_attempts_below_quorum_change_nothing_and_end_with_a_clear_message(tmp_path):
+@pytest.mark.parametrize("dead_round", [1, 3])
+def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_the_run_goes_on(tmp_path, dead_round):
     class Silent(Faulty):
         def exchange(self, sampled, outbox):
-            if outbox.tally.expected.round == 3:
+            if outbox.tally.expected.round == dead_round:
+                outbox(sampled[0])  # sent, never answered
                 return iter(())
             return self.local.exchange(sampled, outbox)
 
@@ -184,13 +186,25 @@ def test_attempts_below_quorum_change_nothing_and_end_with_a_clear_message(tmp_p
         with live_in_process(population, workers) as local:
             yield Silent(local, 0)
 
-    config = VARIANTS["changes"].replace(max_attempts=2)
-    with pytest.raises(UserError, match=r"round 3 was given up after 2 attempts .*: late, no reply came"):
-        run(config, DATA, tmp_path / "run", engine=live)
-    assert {line["round"] for line in lines(tmp_path / "run")} == {1, 2}
-    run(config, DATA, tmp_path / "run", resume=True)
-    run(config, DATA, tmp_path / "whole")
-    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    config, folder = VARIANTS["changes"].replace(max_attempts=2), tmp_path / "run"
+    given_up = rf"round {dead_round} was given up after 2 attempts .*: late, no reply came"
+    with pytest.raises(UserError, match=given_up):
+        run(config, DATA, folder, engine=live)
+    with pytest.raises(UserError, match=given_up):
+        run(config, DATA, folder, engine=live, resume=True)
+    tried = [(line["attempt"], tuple(line["sampled"])) for line in lines(folder) if line["round"] == dead_round]
+    assert [attempt for attempt, _ in tried] == [0, 1, 2, 3]
+    assert len({sampled for _, sampled in tried}) > 2, "a start asks others than the one before"
+    assert RunFolder(folder).checkpoints.is_dir()
+    run(config, DATA, folder, resume=True)
+    record = RunFolder(folder).read_metrics()[dead_round - 1]
+    assert record["attempts"] == 5
+    # What was sent in vain counts, and the log says all there is to say: the run comes out again from it.
+    rerun, log = read_log(RunFolder(folder))
+    replay(rerun, log, DATA, tmp_path / "again")
+    assert weights(tmp_path / "again") == weights(folder)
+    healthy = run(config, DATA, tmp_path / "whole")
+    assert record["bytes_down"] > RunFolder(healthy.folder).read_metrics()[dead_round - 1]["bytes_down"]
 
 
 def call(*arguments):
@@ -231,7 +245,7 @@ def test_the_command_says_whether_the_model_came_out_again(runs, tmp_path, capsy
 )
 def test_a_damaged_log_is_refused(runs, tmp_path, spoil):
     folder = RunFolder(tmp_path)
-    for name in ("config.toml", "participation.jsonl"):
+    for name in ("config.toml", "metrics.jsonl", "participation.jsonl"):
         (tmp_path / name).write_bytes((runs / "fedexp" / name).read_bytes())
     assert read_log(folder)
     log = Path(tmp_path / "participation.jsonl")

@@ -143,7 +143,7 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
         {},
         {"feature_map": "per-table", "feature_signed": True, "normalize": True},
         {"feature_map": "none", "shared_fraction": 0.2},
-        {"algorithm": "fedavg", "label_key": "name", "shared_fraction": 0.2},
+        {"algorithm": "fedavg", "shared_fraction": 0.2},
     ],
 )
 def test_a_client_finds_in_the_stock_what_it_would_have_made_of_its_points(settings):

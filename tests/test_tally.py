@@ -40,7 +40,7 @@ def content(tally):
     change, control = tally.change(), tally.control_change()
     return (
         change.mean.numpy().tobytes(),
-        np.array(change.squares).tobytes(),
+        change.square,
         None if control is None else control.numpy().tobytes(),
         tally.losses,
         tally.bytes_up,
@@ -75,7 +75,8 @@ def test_a_tally_is_what_the_replies_say(settings):
         assert header.loss > 0
     change, control = whole.change(), whole.control_change()
     np.testing.assert_allclose(change.mean, np.average(updates, 0, weights), rtol=1e-6, atol=1e-9)
-    assert change.squares == pytest.approx([float(update @ update) for update in updates], rel=1e-12)
+    lengths = [float(update @ update) for update in updates]
+    assert change.square == pytest.approx(np.average(lengths, weights=weights), rel=1e-12)
     if controls:
         np.testing.assert_allclose(control, np.mean(controls, 0), rtol=1e-6, atol=1e-9)
     assert (control is not None) == bool(controls) == ("correction" in settings)

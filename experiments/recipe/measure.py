@@ -6,7 +6,8 @@
 methods: the paper's FedAvg and FedMLH (the preset's sizes), FedAvg and FedMLH with what the search found for each
 (FOLDER/NAME-fedavg.json, …), and the preset `recommended` at the same budget, each as it is and with codecs both ways;
 and, of the same bytes, a central model with what its search found, and `recommended` on the same pooled data.
-ablation: `recommended` with one part changed at a time. OUT.json is written after every run, and what it already holds is not run again.
+ablation: `recommended` with one part changed at a time. OUT.json is written after every run, and what it already holds
+is not run again.
 """
 
 import argparse

@@ -192,8 +192,8 @@ class Config:
             )
         if self.budget_mib and self.sizes == "given":
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
-        if self.label_map == "balanced" and self.label_key == "name":
-            raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
+        if self.label_key == "name":
+            self._check_keyed()
         for name in ("update_codec", "broadcast_codec"):
             try:
                 kind = parse_codec(getattr(self, name)).kind
@@ -203,6 +203,10 @@ class Config:
             raise UserError(
                 f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
                 f"what clients hold would drift away from the model: use it for updates only"
+            )
+        if self.server_tau == 0 and self.server_optimizer not in ("average", "momentum"):
+            raise UserError(
+                f"server_optimizer '{self.server_optimizer}' divides by what may be 0: set server_tau above 0"
             )
         self._check_drift()
         if not self.top_k:
@@ -216,6 +220,14 @@ class Config:
             elif len(seeds) < tables or any(not 0 <= seed < 2**32 for seed in seeds):
                 raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {list(seeds)}")
 
+    def _check_keyed(self) -> None:
+        """Only a hash of the key gives a label the same bucket at sites that know different labels."""
+        if self.label_map == "balanced":
+            raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
+        if self.label_map == "identity" or self.algorithm == "fedavg":
+            what = "algorithm 'fedavg'" if self.algorithm == "fedavg" else "label_map 'identity'"
+            raise UserError(f"{what} has an output for each label of one list, so label_key must be 'id'")
+
     def _check_drift(self) -> None:
         """What holds clients together is worse than nothing where its premises do not hold."""
         if self.optimizer == "sgd" and self.prox_mu * self.learning_rate > 1:
@@ -225,8 +237,19 @@ class Config:
             )
         if self.correction != "none" and self.weighting != "uniform":
             raise UserError(f"correction '{self.correction}' counts every client the same: use weighting 'uniform'")
+        kind = parse_codec(self.update_codec).kind
+        if self.correction == "scaffold" and kind in ("int2", "sketch"):
+            raise UserError(
+                f"update_codec '{self.update_codec}' leaves out more than it sends, so that the controls of correction "
+                f"'scaffold' would grow from round to round: use fp32, fp16, int8, int4 or topk"
+            )
         if self.correction != "vrl-sgd":
             return
+        if kind in ("topk", "sketch"):
+            raise UserError(
+                f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
+                f"would make up for it again and again: use fp32, fp16, int8, int4 or int2"
+            )
         if self.optimizer != "sgd" or self.learning_rate == 0:
             raise UserError(
                 "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd' with a "

@@ -130,7 +130,8 @@ def create_site(folder: Path, agreement: Agreement, site: str, points: Points) -
         raise UserError(f"{folder} is not empty: choose another --out")
     if len(points.train) == 0:
         raise UserError(f"site {site} has no training points")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
     agreement.save(folder / "agreement")
     parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
     if points.held_out.excluded is not None:

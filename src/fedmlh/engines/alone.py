@@ -12,11 +12,22 @@ from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Progress
 
+#: Who is alone has no one to stay near to, sends nothing, and goes on from where it ended.
+ALONE = {
+    "clients_per_round": 1,
+    "quorum": 1,
+    "correction": "none",
+    "prox_mu": 0.0,
+    "update_codec": "fp32",
+    "broadcast_codec": "fp32",
+    "server_optimizer": "average",
+    "server_learning_rate": 1.0,
+}
+
 
 def train_alone(task: Task, number: int, make_client: Callable[[Task], Client], judge: Judge) -> Progress:
-    """The same initial model, as many rounds at most, nothing that holds it back to a common model."""
-    changes = {"clients_per_round": 1, "quorum": 1, "correction": "none", "prox_mu": 0.0}
-    single = replace(task, config=task.config.replace(**changes))
+    """The same initial model, as many rounds at most, nothing that is there for the sake of others."""
+    single = replace(task, config=task.config.replace(**ALONE))
     client = make_client(single)
     device: torch.device = judge.evaluator.device
     server = Server(single, {number: len(client)}, device)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Rejected
-from fedmlh.federated.server import Server
+from fedmlh.federated.server import GivenUp, Server
 from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
@@ -126,7 +126,12 @@ def run_rounds(
     clients.memories.update(progress.memories)
     while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
         started = time.perf_counter()
-        state, report = server.run_round(progress.server, clients.exchange)
+        try:
+            state, report = server.run_round(progress.server, clients.exchange)
+        except GivenUp as end:
+            # Or whoever goes on from here would ask the same clients the same again.
+            save(replace(progress, server=end.state, memories=dict(clients.memories), log=[*progress.log, *end.log]))
+            raise
         trained = time.perf_counter()
         values = judge.evaluator.evaluate(state.shown, judge.points)
         record: dict[str, Any] = {

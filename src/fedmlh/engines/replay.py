@@ -49,10 +49,12 @@ class ReplayedClients:
 
 def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
     """The config with which the rounds of a run can be repeated, and who took part in them."""
-    config, log = folder.read_config(), folder.read_participation()
+    config, whole = folder.read_config(), folder.read_participation()
+    rounds = len(folder.read_metrics())
+    log = [line for line in whole if line.round <= rounds]  # without those at a round that was given up
     most = 1 + max(line.attempt for line in log)
     # A resumed run may have been given other limits on the way; its log ends where it ended.
-    limits = {"rounds": log[-1].round, "patience": 0, "max_attempts": max(most, config.max_attempts)}
+    limits = {"rounds": rounds, "patience": 0, "max_attempts": max(most, config.max_attempts)}
     return config.replace(**limits), log
 
 

@@ -167,6 +167,8 @@ class Client:
                 raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")
             X, Y, labels = self._raw
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
+            if any(z.shape[1] != self.task.stack.num_outputs for z in buckets):
+                raise Rejected(Reason.CONFIG, "the labels of this client do not fit the outputs of the model")
             self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
         return self._prepared[1]
 

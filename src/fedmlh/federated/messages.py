@@ -170,7 +170,7 @@ def _parse(kind: type[Header], head: bytes) -> Header:
     fields = {entry.name: entry.type for entry in dataclasses.fields(kind)}
     if values.keys() != fields.keys():
         odd = sorted(values.keys() ^ fields.keys())[0]
-        raise Rejected(Reason.MALFORMED, f"header field '{odd[:40]}' is missing or unknown")
+        raise Rejected(Reason.MALFORMED, f"header field {odd[:40]!a} is missing or unknown")
     for name, expected in fields.items():
         if not _fits(values[name], expected):
             raise Rejected(Reason.MALFORMED, f"header field '{name}' is not of type {expected}")

@@ -4,7 +4,7 @@ A server optimizer treats the average change as a (negative) gradient. Each is a
 what it kept from the rounds before; it returns the new model and what to keep.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,10 @@ Vectors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Change:
-    """The average update of a round, and the squared length of each update that went into it."""
+    """The average update of a round, and the average squared length of an update, weighted alike."""
 
     mean: Tensor  # [P]
-    squares: Sequence[float]
+    square: float
 
 
 def average(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
@@ -38,9 +38,8 @@ def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tu
 
 def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
     """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1."""
-    disagreement = sum(change.squares) / len(change.squares)
     length = square_length(change.mean)
-    step = max(1.0, disagreement / (2 * (length + config.server_tau)))
+    step = max(1.0, change.square / (2 * (length + config.server_tau)))
     return torch.add(model, change.mean, alpha=config.server_learning_rate * step), {}
 
 

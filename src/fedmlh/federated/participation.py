@@ -47,12 +47,12 @@ class Attempt:
         return cls(values["round"], values["attempt"], sampled, accepted, refusals)
 
 
-def check_log(log: Sequence[Attempt], rounds: int) -> None:
-    """ValueError unless the log has the attempts at all of these rounds, and no others, once and in order."""
+def check_log(log: Sequence[Attempt], rounds: int, more: int = 0) -> None:
+    """ValueError unless it has the attempts at all of these rounds, `more` at the next, and no others, in order."""
     number, attempt = 0, 0
     for line in log:
         if (line.round, line.attempt) not in ((number, attempt + 1), (number + 1, 0)):
             raise ValueError(f"round {line.round}, attempt {line.attempt} is out of order")
         number, attempt = line.round, line.attempt
-    if number != rounds:
-        raise ValueError(f"it ends with round {number}, not {rounds}")
+    if (number, attempt) != (rounds + 1, more - 1) if more else number != rounds:
+        raise ValueError(f"it ends with round {number}, attempt {attempt}")

@@ -40,6 +40,15 @@ _OWN = ("average", "control", "held")
 
 
 @dataclass(frozen=True)
+class Tried:
+    """Attempts at a round that came to nothing before the run was given up, and what they sent."""
+
+    attempts: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
 class ServerState:
     """All that the server carries from one round to the next."""
 
@@ -53,6 +62,8 @@ class ServerState:
     changes: Changes = field(default_factory=dict)
     #: Clients that have been sent anything: they have the shared points.
     reached: frozenset[int] = frozenset()
+    #: At the next round, by runs that were given up in it.
+    tried: Tried = Tried()
 
     @property
     def shown(self) -> Tensor:
@@ -85,7 +96,7 @@ class RoundReport:
         """Take down an attempt; `shared_bytes` is what a client is sent with its first broadcast."""
         attempt = tally.close()
         self.log.append(attempt)
-        self.attempts = len(self.log)
+        self.attempts = attempt.attempt + 1
         self.accepted = list(attempt.accepted)
         self.refused += [{"attempt": attempt.attempt, **vars(entry)} for entry in attempt.refused]
         new = {client for client, _ in tally.sent} - self.reached
@@ -94,6 +105,15 @@ class RoundReport:
         self.bytes_down += sum(length for _, length in tally.sent) + shared_bytes * len(new)
         if attempt.accepted:
             self.loss = sum(tally.losses[client] for client in attempt.accepted) / len(attempt.accepted)
+
+
+class GivenUp(UserError):
+    """A round that did not come about; a run that goes on from this state asks other clients."""
+
+    def __init__(self, message: str, state: ServerState, log: list[Attempt]) -> None:
+        super().__init__(message)
+        self.state = state
+        self.log = log
 
 
 class Server:
@@ -120,19 +140,24 @@ class Server:
 
         An attempt below quorum leaves the state as it was, but for this: who has lost what it kept is known to have.
         """
-        config = self.task.config
-        report = RoundReport(state.round + 1, reached=set(state.reached))
-        for attempt in range(config.max_attempts):
+        config, tried = self.task.config, state.tried
+        report = RoundReport(
+            state.round + 1, bytes_up=tried.bytes_up, bytes_down=tried.bytes_down, reached=set(state.reached)
+        )
+        for attempt in range(tried.attempts, tried.attempts + config.max_attempts):
             new_state = self._attempt(state, attempt, exchange, report)
             if new_state is not None:
                 return new_state, report
-            state = replace(state, accepted=_remember(state, report.log[-1]))
+            state = self._forget(state, report.log[-1])
         reasons = "; ".join(
             f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:]
         )
-        raise UserError(
+        tried = Tried(report.attempts, report.bytes_up, report.bytes_down)
+        raise GivenUp(
             f"round {report.round} was given up after {config.max_attempts} attempts with fewer than "
-            f"{config.quorum} valid updates ({reasons}); the last finished round is kept"
+            f"{config.quorum} valid updates ({reasons}); the last finished round is kept",
+            replace(state, tried=tried, reached=frozenset(report.reached)),
+            report.log,
         )
 
     def sample(self, round_number: int, attempt: int) -> list[int]:
@@ -210,7 +235,6 @@ class Server:
         report.close(tally, len(self.shared))
         if len(tally.losses) < config.quorum:
             return None
-        accepted = {**_remember(state, report.log[-1]), **dict.fromkeys(report.accepted, (report.round, attempt))}
         model, vectors = self._step(state, tally.change())
         control_change = tally.control_change()
         if control_change is not None:
@@ -218,8 +242,23 @@ class Server:
             share = len(report.accepted) / len(self.max_examples)
             before = state.vectors.get("control", torch.zeros_like(state.model))
             vectors = {**vectors, "control": torch.add(before, control_change, alpha=share)}
+        accepted = {**state.accepted, **dict.fromkeys(report.accepted, (report.round, attempt))}
         new_state = ServerState(report.round, model, accepted, vectors, reached=frozenset(report.reached))
-        return self._deliver(state, new_state)
+        return self._deliver(state, self._forget(new_state, report.log[-1]))
+
+    def _forget(self, state: ServerState, attempt: Attempt) -> ServerState:
+        """The state after clients said that they lost what they kept: they will be served as new ones.
+
+        Corrections add up to nothing over all clients only as long as none is lost, so with one all begin anew.
+        """
+        forgetful = {entry.client for entry in attempt.refused if entry.reason == Reason.STATE}
+        if not forgetful:
+            return state
+        if self.task.config.correction == "none":
+            kept = {client: when for client, when in state.accepted.items() if client not in forgetful}
+            return replace(state, accepted=kept)
+        zero = {"control": torch.zeros_like(state.model)} if "control" in state.vectors else {}
+        return replace(state, accepted={}, vectors={**state.vectors, **zero})
 
     def _deliver(self, old: ServerState, new: ServerState) -> ServerState:
         """The new state with what clients will be sent about it, where that is a change and not the model."""
@@ -240,9 +279,3 @@ class Server:
             return model, vectors
         recent = torch.lerp(state.shown, model, 1 - config.model_average) if state.round else model
         return model, {**vectors, "average": recent}
-
-
-def _remember(state: ServerState, attempt: Attempt) -> dict[int, tuple[int, int]]:
-    """Last accepted updates but for those of clients that lost what they kept: they will be served as new ones."""
-    forgetful = {entry.client for entry in attempt.refused if entry.reason == Reason.STATE}
-    return {client: when for client, when in state.accepted.items() if client not in forgetful}

@@ -19,8 +19,9 @@ class Tally:
         self.expected = expected
         self.uniform = uniform
         self.device = device
-        #: The loss of every client whose update counts, and the squared length of the update.
+        #: Of every client whose update counts: its loss, the update's weight, and its squared length times that.
         self.losses: dict[int, float] = {}
+        self.weights: dict[int, int] = {}
         self.squares: dict[int, float] = {}
         self.refused: list[Refusal] = []
         self.sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
@@ -46,11 +47,13 @@ class Tally:
         except Rejected as refusal:
             self.refused.append(Refusal(client, refusal.reason, refusal.detail))
             return
-        self._average.add(update.values.to(self.device), 1 if self.uniform else update.header.examples)
+        weight = 1 if self.uniform else update.header.examples
+        self._average.add(update.values.to(self.device), weight)
         if self._controls is not None and update.control is not None:
             self._controls.add(update.control.to(self.device), 1)
         self.losses[client] = update.header.loss
-        self.squares[client] = update.square
+        self.weights[client] = weight
+        self.squares[client] = weight * update.square
 
     def merge(self, other: "Tally") -> None:
         """Add what another has counted of the same attempt, from other clients."""
@@ -60,6 +63,7 @@ class Tally:
         if self._controls is not None and other._controls is not None:
             self._controls.merge(other._controls)
         self.losses |= other.losses
+        self.weights |= other.weights
         self.squares |= other.squares
         self.refused += other.refused
         self.sent += other.sent
@@ -79,8 +83,9 @@ class Tally:
         )
 
     def change(self) -> Change:
-        """The average update, and the lengths of all in the order of the clients: they are summed as floats."""
-        return Change(self._average.mean(), [self.squares[client] for client in sorted(self.squares)])
+        """The average update, and how long updates are on average."""
+        squares = sum(self.squares[client] for client in sorted(self.squares))  # floats: always in the same order
+        return Change(self._average.mean(), squares / sum(self.weights.values()))
 
     def control_change(self) -> Tensor | None:
         """The average change of SCAFFOLD's controls, where there are any.  # [P]"""

@@ -74,7 +74,8 @@ def check_update(message: bytes, sender: int, expected: Expected, taken: Collect
         control = codec.decode(change, size, control_draws(expected.seed, header)) if expected.control else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    for name, part in (("update", values), ("control", control)):
+    square = 0.0
+    for name, part in (("control", control), ("update", values)):
         if part is None:
             continue
         largest = max(abs(float(end)) for end in torch.aminmax(part))  # NaN and infinity pass through
@@ -82,10 +83,11 @@ def check_update(message: bytes, sender: int, expected: Expected, taken: Collect
             raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
         if largest > LIMIT:
             raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
-    square = square_length(values)
-    rms = math.sqrt(square / len(values))
-    if rms > expected.max_rms:
-        raise Rejected(Reason.RANGE, f"root-mean-square change {rms:.3g}, at most {expected.max_rms:g} is allowed")
+        square = square_length(part)
+        rms = math.sqrt(square / len(part))
+        if rms > expected.max_rms:
+            detail = f"root-mean-square change of the {name} {rms:.3g}, at most {expected.max_rms:g} is allowed"
+            raise Rejected(Reason.RANGE, detail)
     return Update(header, values, square, control)
 
 

@@ -17,7 +17,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
 from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.participation import Attempt, check_log
-from fedmlh.federated.server import ServerState
+from fedmlh.federated.server import ServerState, Tried
 from fedmlh.model.stack import Stack
 from fedmlh.storage import read_sealed, write_sealed
 
@@ -132,6 +132,7 @@ class Checkpoints:
                     vectors,
                     changes,
                     frozenset(state["reached"]),
+                    Tried(**state["tried"]),
                 ),
                 models["best"].to(self.device),
                 state["best_round"],
@@ -149,6 +150,7 @@ class Checkpoints:
             "round": progress.server.round,
             "accepted": progress.server.accepted,
             "reached": sorted(progress.server.reached),
+            "tried": vars(progress.server.tried),
             "vectors": list(progress.server.vectors),
             "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
@@ -161,17 +163,19 @@ class Checkpoints:
     def _check_state(self, state: dict[str, Any], models: dict[str, Tensor], folder: Path) -> None:
         """A seal says that nothing was damaged, not that what was sealed makes sense."""
         rounds, history = state["round"], state["history"]
-        if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not 1 <= state["best_round"] <= rounds:
+        judged = min(1, rounds) <= state["best_round"] <= rounds
+        if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not judged:
             raise ValueError("its rounds do not add up")
         whole = [
             state["best_round"],
             *state["reached"],
+            *state["tried"].values(),
             *(number for when in state["accepted"].values() for number in when),
         ]
         first = rounds - len(state["changes"]) + 1
         if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and "held" not in state["vectors"]):
             raise ValueError("its changes do not lead up to its round")
-        check_log([Attempt.from_json(line) for line in state["log"]], rounds)
+        check_log([Attempt.from_json(line) for line in state["log"]], rounds, state["tried"]["attempts"])
         for record in history:
             whole += [record["bytes_up"], record["bytes_down"]]
             if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):

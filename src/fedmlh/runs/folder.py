@@ -88,7 +88,7 @@ class RunFolder:
         write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in lines).encode())
 
     def write_participation(self, log: Sequence[Attempt]) -> None:
-        """One line an attempt at a finished round: who was asked, who counted, who did not and why."""
+        """One line an attempt at a round: who was asked, who counted, who did not and why."""
         lines = [json.dumps({"format_version": FORMAT_VERSION, **line.to_json()}) for line in log]
         write_atomically(self.path / "participation.jsonl", "".join(line + "\n" for line in lines).encode())
 
