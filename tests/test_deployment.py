@@ -1,5 +1,6 @@
 """Sites agree before they train: terms, a site's points and labels in them, what it keeps, and its refusals."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -363,8 +364,8 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
     nobody = LabelCounts(np.zeros(len(CATALOGUE), np.int64), 1)
     evaluator = Evaluator(task, seeds, federation.agreement.labels, nobody, CPU)
     expected = evaluator.evaluate(model, evaluator.prepare(site.points.held_out))
-    assert summarize_sums(report.together) == expected
-    assert report.alone is None
+    assert summarize_sums(report.sums) == expected
+    assert report.round == 3
     assert b"goat" not in answer
     with pytest.raises(Rejected, match="other configuration"):
         answer_question(site, ask(_changed(federation.agreement, num_features=513).task, seeds, "run", 3, 1, model))
@@ -372,6 +373,10 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
         answer_question(site, ask(task, seeds, "run", 3, 0, model))
     with pytest.raises(Rejected, match="not finite"):
         answer_question(site, ask(task, seeds, "run", 3, 1, model * float("nan")))
+    with pytest.raises(Rejected, match="training alone was not agreed on"):
+        answer_question(site, ask(task, seeds, "run", 3, 1, None))
+    with pytest.raises(Rejected, match="another question"):
+        read_report(answer, dataclasses.replace(question, alone=1), BASE.top_k, 3)
 
 
 @pytest.mark.parametrize(
@@ -391,11 +396,11 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
     ],
 )
 def test_sums_that_cannot_be_are_refused(federation: Federation, change: Callable[[dict[str, object]], None]) -> None:
-    question = QuestionHeader("run", federation.agreement.task.fingerprint, 3, 1, 0, [], [])
+    question = QuestionHeader("run", federation.agreement.task.fingerprint, 3, 1, 0, [], [], 0)
     metrics = Metrics(BASE.top_k, np.zeros(5, bool), np.ones(5))
     metrics.add(np.array([[0, 1, 2]]), csr_matrix(np.array([[1, 0, 0, 0, 1]], np.float32)))
     sums = metrics.sums()
-    assert read_report(write_report(question, Report(sums)), question, BASE.top_k, 3).together == sums
+    assert read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3).sums == sums
     change(sums)  # type: ignore[arg-type]
     with pytest.raises(Rejected, match="malformed"):
-        read_report(write_report(question, Report(sums)), question, BASE.top_k, 3)
+        read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3)

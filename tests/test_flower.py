@@ -210,7 +210,12 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
             k: v for k, v in other.items() if "seconds" not in k
         }
     assert len(records[0]) == 3
-    rows = [json.loads((folder / "summary.json").read_text())["clients"] for folder in folders]
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    # Each site was sent the model to measure it, and a line to ask what it reaches alone.
+    model, asked = summaries[0]["model_bytes"], len(summaries[0]["clients"])
+    assert asked * model < summaries[0]["evaluation_bytes_down"] < asked * (model + 2000)
+    assert 0 < summaries[0]["evaluation_bytes_up"] < asked * 20_000
+    rows = [summary["clients"] for summary in summaries]
     assert [row.pop("site") for row in rows[0]] == [f"site-{row['client']}" for row in rows[1]]
     assert rows[0] == rows[1]
     assert all("precision_alone" in row for row in rows[1])

@@ -23,21 +23,24 @@ _MAX_REPORT = 64 * 1024
 
 @dataclass(frozen=True)
 class Report:
-    """What a site measured: the common model, and the best that it trained alone, if it was to."""
+    """What a site measured, of the model of which round: that of the question, or the site's best one alone."""
 
-    together: Sums
-    alone: Sums | None = None
-    best_round_alone: int = 0
+    sums: Sums
+    round: int
 
 
-def ask(task: Task, seeds: Seeds, run: str, number: int, client: int, model: Tensor) -> bytes:
-    """What a site is sent to measure the model of a round."""
-    header = QuestionHeader(run, task.fingerprint, number, client, seeds.run, list(seeds.labels), list(seeds.features))
+def ask(task: Task, seeds: Seeds, run: str, number: int, client: int, model: Tensor | None) -> bytes:
+    """What a site is sent to measure the model of a round, or without one the best that it trains alone."""
+    header = QuestionHeader(
+        run, task.fingerprint, number, client, seeds.run, list(seeds.labels), list(seeds.features), int(model is None)
+    )
+    if model is None:
+        return pack(header, b"")
     return pack(header, make_codec(_CODEC).encode(model.cpu(), generator(seeds.run, "question")))
 
 
-def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHeader, Seeds, Tensor]:
-    """Header, seeds and model of a question to this client, or Rejected."""
+def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHeader, Seeds, Tensor | None]:
+    """Header, seeds and model of a question to this client, or Rejected; no model: it is about the client alone."""
     codec, size = make_codec(_CODEC), task.stack.num_parameters
     header, payload = unpack(QuestionHeader, message, codec.size(size))
     if header.config != task.fingerprint:
@@ -47,6 +50,10 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
     seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
     if not task.accepts(seeds):
         raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
+    if header.alone and not task.config.local_baseline:
+        raise Rejected(Reason.CONFIG, "training alone was not agreed on")
+    if header.alone and len(payload) == 0:
+        return header, seeds, None
     try:
         model = codec.decode(payload, size, generator(seeds.run, "question"))
     except ValueError as error:
@@ -58,30 +65,24 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
 
 def write_report(question: QuestionHeader, report: Report) -> bytes:
     """What a site answers."""
-    header = ReportHeader(question.run, question.config, question.round, question.client)
+    header = ReportHeader(question.run, question.config, question.round, question.client, question.alone)
     return pack(header, json.dumps(vars(report)).encode())
 
 
 def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], max_points: int) -> Report:
     """The report that answers a question, of at most so many points, or Rejected."""
     header, payload = unpack(ReportHeader, message, _MAX_REPORT)
-    if (header.run, header.config, header.round, header.client) != (
-        question.run,
-        question.config,
-        question.round,
-        question.client,
-    ):
+    if vars(header) != {name: getattr(question, name) for name in vars(header)}:
         raise Rejected(Reason.ROUND, "the report answers another question")
     try:
         values = json.loads(bytes(payload))
-        together, alone, best = values["together"], values["alone"], values["best_round_alone"]
-        if values.keys() != {"together", "alone", "best_round_alone"} or type(best) is not int or best < 0:
+        sums, number = values["sums"], values["round"]
+        if values.keys() != {"sums", "round"} or type(number) is not int or number < 0:
             raise ValueError("fields of a report")
-        for sums in (together, *([] if alone is None else [alone])):
-            _check(sums, ks, max_points)
+        _check(sums, ks, max_points)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
-    return Report(together, alone, best)
+    return Report(sums, number)
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:

@@ -98,7 +98,7 @@ class UpdateHeader:
 
 @dataclass(frozen=True)
 class QuestionHeader:
-    """Server to client: how good is this model on the client's held-out points?"""
+    """Server to client: how good is this model on the client's held-out points, or the best it trains alone?"""
 
     run: str
     config: str
@@ -107,6 +107,8 @@ class QuestionHeader:
     seed: int
     label_seeds: list[int]
     feature_seeds: list[int]
+    #: 1: about the client alone, and no model follows.
+    alone: int
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class ReportHeader:
     config: str
     round: int
     client: int
+    alone: int
 
 
 Header = TypeVar("Header", BroadcastHeader, UpdateHeader, QuestionHeader, ReportHeader)

@@ -1,8 +1,10 @@
 """Evaluation at a site and over all sites, once the best round is known."""
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedmlh.deployment.federation import Federation
 from fedmlh.deployment.site import CPU, Site
@@ -19,60 +21,76 @@ from fedmlh.runs.checkpoint import Progress
 
 
 def answer_question(site: Site, message: bytes) -> bytes:
-    """What the model that was sent gives this site on its held-out points, and what the site would reach alone."""
+    """What the model that was sent gives this site on its held-out points, or what the site would reach alone."""
     agreement, task = site.agreement, site.agreement.task
     header, seeds, model = read_question(message, task, site.number)
     if len(site.points.held_out) == 0:
         raise Rejected(Reason.EXAMPLES, "this site holds no points out")
     none_frequent = LabelCounts(np.zeros(len(agreement.labels), np.int64), 1)
     evaluator = Evaluator(task, seeds, agreement.labels, none_frequent, CPU)
-    points = evaluator.prepare(site.points.held_out)
-    report = Report(evaluator.measure(model, points))
-    if task.config.local_baseline:
+    points, number = evaluator.prepare(site.points.held_out), header.round
+    if model is None:
         train, labels = site.points.train, site.points.labels
         judge = Judge(evaluator, "validation", points, "precision")
         ended = train_alone(
             task, site.number, lambda task: Client(task, site.number, train.X, train.Y, labels, CPU), judge
         )
-        report = Report(report.together, evaluator.measure(ended.best_model, points), ended.best_round)
-    return write_report(header, report)
+        model, number = ended.best_model, ended.best_round
+    return write_report(header, Report(evaluator.measure(model, points), number))
 
 
 def compare_sites(federation: Federation, server: Server, sites: GridSites, progress: Progress) -> dict[str, Any]:
     """A row for each site that answers: the selected model on its own points, and what it would reach alone."""
-    agreement, enrolments = federation.agreement, federation.all_enrolments()
-    asked = [number for number, enrolment in enrolments.items() if enrolment.held_out > 0]
-    questions: dict[int, QuestionHeader] = {}
+    config, enrolments = federation.agreement.config, federation.all_enrolments()
+    sent, received = 0, 0
 
-    def write(client: int) -> bytes:
-        task, best = server.task, progress.best_round
-        message = ask(task, server.seeds, server.run, best, client, progress.best_model)
-        questions[client], _ = unpack(QuestionHeader, message, len(message))
-        return message
+    def measure(asked: list[int], model: Tensor | None, deadline: float) -> dict[int, Report]:
+        questions: dict[int, QuestionHeader] = {}
 
-    rows, together = [], None
-    for number, reply in sites.ask("evaluate", asked, write, quorum=0):
+        def write(client: int) -> bytes:
+            nonlocal sent
+            message = ask(server.task, server.seeds, server.run, progress.best_round, client, model)
+            questions[client], _ = unpack(QuestionHeader, message, len(message))
+            sent += len(message)
+            return message
+
+        reports = {}
+        nonlocal received
+        for number, reply in sites.ask("evaluate", asked, write, quorum=0, deadline=deadline):
+            enrolment = enrolments[number]
+            try:
+                if isinstance(reply, Rejected):
+                    raise reply
+                received += len(reply)
+                reports[number] = read_report(reply, questions[number], config.top_k, enrolment.held_out)
+            except Rejected as refusal:
+                print(f"fedmlh: no evaluation from site {enrolment.site}: {refusal}", flush=True)
+        return reports
+
+    holding_out = [number for number, enrolment in enrolments.items() if enrolment.held_out > 0]
+    together = measure(holding_out, progress.best_model, config.deadline)
+    # Alone a site does the work of all rounds, and may take as long for each as for one of the federation's.
+    alone = measure(sorted(together), None, config.deadline * config.rounds) if config.local_baseline else {}
+    if not together:
+        return {}
+    rows = []
+    for number, report in sorted(together.items()):
         enrolment = enrolments[number]
         row: dict[str, Any] = {
             "client": number,
             "site": enrolment.site,
             "examples": enrolment.examples,
             "held_out": enrolment.held_out,
+            "precision": summarize_sums(report.sums)["precision"],
         }
-        try:
-            if isinstance(reply, Rejected):
-                raise reply
-            report = read_report(reply, questions[number], agreement.config.top_k, enrolment.held_out)
-        except Rejected as refusal:
-            print(f"fedmlh: no evaluation from site {enrolment.site}: {refusal}", flush=True)
-            continue
-        together = report.together if together is None else add_sums(together, report.together)
-        row["precision"] = summarize_sums(report.together)["precision"]
-        if report.alone is not None:
-            row["precision_alone"] = summarize_sums(report.alone)["precision"]
-            row["best_round_alone"] = report.best_round_alone
+        if number in alone:
+            row["precision_alone"] = summarize_sums(alone[number].sums)["precision"]
+            row["best_round_alone"] = alone[number].round
         rows.append(row)
-    if together is None:
-        return {}
-    values = {"precision_at_sites": summarize_sums(together)["precision"]}
-    return {"clients": sorted(rows, key=lambda row: int(row["client"])), **values}
+    total = reduce(add_sums, [report.sums for report in together.values()])
+    return {
+        "clients": rows,
+        "precision_at_sites": summarize_sums(total)["precision"],
+        "evaluation_bytes_up": received,
+        "evaluation_bytes_down": sent,
+    }

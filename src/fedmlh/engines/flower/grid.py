@@ -29,16 +29,16 @@ class GridSites:
         self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | Rejected]]:
         """Have the sampled sites train; replies come as they arrive, until the deadline."""
-        return self.ask("train", sampled, broadcast, self.quorum)
+        return self.ask("train", sampled, broadcast, self.quorum, self.deadline)
 
     def ask(
-        self, kind: str, sites: Sequence[int], write: Callable[[int], bytes], quorum: int
+        self, kind: str, sites: Sequence[int], write: Callable[[int], bytes], quorum: int, deadline: float
     ) -> Iterator[tuple[int, bytes | Rejected]]:
         """Send each site its message once it is connected, and wait for the replies.
 
         Sites that are not connected are waited for as long as others are, or as long as the quorum needs them.
         """
-        end = time.monotonic() + self.deadline
+        end = time.monotonic() + deadline
         absent, asked, answers = list(sites), dict[str, int](), 0
         while absent or asked:
             left = end - time.monotonic()
@@ -61,7 +61,7 @@ class GridSites:
         for client in absent:
             yield client, Rejected(Reason.ABSENT, "the site was not connected")
         for client in asked.values():
-            yield client, Rejected(Reason.LATE, f"no reply within {self.deadline:g} s")
+            yield client, Rejected(Reason.LATE, f"no reply within {deadline:g} s")
 
     def _send(self, kind: str, client: int, message: bytes, seconds: float) -> str:
         # A site that comes back after the deadline finds nothing to do: the message has expired by then.
