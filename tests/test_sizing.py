@@ -32,9 +32,12 @@ RECOMMENDED = Config.load("recommended")
     st.integers(2, 10**6),
     st.sampled_from([0.0, 1e-6, 0.5, 1.6, 50.0]),
     st.sampled_from(["fedmlh", "fedavg"]),
+    st.sampled_from(["murmur3", "identity"]),
+    st.sampled_from(["per-table", "shared", "none"]),
 )
-def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budget, algorithm):
-    config = RECOMMENDED.replace(budget_mib=budget, algorithm=algorithm)
+def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budget, algorithm, label_map, feature_map):
+    maps = {"label_map": label_map, "feature_map": feature_map}
+    config = RECOMMENDED.replace(budget_mib=budget, algorithm=algorithm, **maps)
     try:
         chosen, reasons = choose_sizes(config, features, labels)
     except UserError as error:

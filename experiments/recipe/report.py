@@ -14,6 +14,8 @@ from typing import Any
 
 import matplotlib
 
+import fedmlh
+
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
@@ -37,13 +39,27 @@ def by_method(path: Path) -> dict[str, list[Run]]:
         found.setdefault(run["method"], {}).setdefault(json.dumps(run["settings"]), []).append(run)
     chosen = {}
     for name, tried in found.items():
-        runs = max(tried.values(), key=lambda runs: (len(runs), fmean(validation(run) for run in runs)))
-        others = [other[0]["settings"] for other in tried.values()]
-        own = {key: value for key, value in runs[0]["settings"].items() if any(o.get(key) != value for o in others)}
-        said = ", ".join(f"{key} {value:g}" for key, value in own.items())
-        label = f"{name} ({said}: best of {len(tried)})" if said else name
-        chosen[label] = sorted(runs, key=lambda run: run["seed"])
+        seeds = set.intersection(*({run["seed"] for run in runs} for runs in tried.values()))
+        runs = max(
+            tried.values(), key=lambda runs: fmean(validation(run) for run in runs if not seeds or run["seed"] in seeds)
+        )
+        chosen[name + strength(runs, list(tried.values()))] = sorted(runs, key=lambda run: run["seed"])
     return chosen
+
+
+def strength(chosen: list[Run], tried: list[list[Run]]) -> str:
+    """What of several settings the chosen one has for its own, and out of how many it was chosen."""
+    if len(tried) == 1:
+        return ""
+    default = fedmlh.Config()
+
+    def take(runs: list[Run], name: str) -> Any:
+        return runs[0]["settings"].get(name, getattr(default, name))
+
+    names = sorted({name for runs in tried for name in runs[0]["settings"]})
+    own = [name for name in names if any(take(runs, name) != take(chosen, name) for runs in tried)]
+    said = (f"{name} {take(chosen, name):g}" for name in own)
+    return f" ({', '.join(said)}: best of {len(tried)})"
 
 
 def validation(run: Run) -> float:
@@ -212,6 +228,8 @@ def main() -> None:
         parts += [f"### {title}: best of the searches, on validation\n", losses(results, name)]
         ablation = by_method(results / f"{name}-ablation.json")
         if ablation:
+            if OURS not in ablation:
+                raise SystemExit(f"{name}-ablation.json has no run of '{OURS}' to compare with: run measure.py for it")
             changes = [(change, OURS) for change in ablation if change != OURS]
             parts += [f"### {title}: one part of recommended changed\n", differences(ablation, changes)]
     (results / "tables.md").write_text("\n".join(parts))

@@ -61,7 +61,7 @@ ONCE: dict[str, Any] = {
     "loss_tau": 1.0,
 }
 FEDERATED = {"num_clients": 10, "clients_per_round": 4, "local_epochs": 5, "partition": "paper-code"}
-#: As many passes over the data as the federated clients make, in rounds of one pass.
+#: Rounds of one pass over all points; a client of the federation makes two passes over its own a round, on average.
 CENTRAL = {"num_clients": 10, "clients_per_round": 1, "local_epochs": 1, "partition": "paper-code", "pooled": True}
 FEW, ALL, PATIENCE = 8, 40, 8
 #: Scores this close are level: the one that is best after the fewest rounds then sends the least.

@@ -190,6 +190,11 @@ class Config:
             raise UserError(
                 "local_baseline needs held-out points, and selection 'paper' holds none out: drop one of them"
             )
+        if self.learning_rate == 0 and (self.sizes == "given" or self.optimizer == "sgd"):
+            raise UserError(
+                "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
+                "only: set a learning_rate above 0"
+            )
         if self.budget_mib and self.sizes == "given":
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_key == "name":
@@ -250,10 +255,10 @@ class Config:
                 f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
                 f"would make up for it again and again: use fp32, fp16, int8, int4 or int2"
             )
-        if self.optimizer != "sgd" or self.learning_rate == 0:
+        if self.optimizer != "sgd":
             raise UserError(
-                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd' with a "
-                "learning_rate above 0; 'scaffold' goes with adam as well"
+                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd'; "
+                "'scaffold' goes with adam as well"
             )
         if self.learning_rate_decay != 1:
             raise UserError(

@@ -107,7 +107,6 @@ def make_plan(
         clients_per_round=sampled,
         num_clients=max(preset.num_clients, sampled),
         rounds=preset.rounds if rounds is None else rounds,
-        sizes="given",
     )
     allowed = default_budget(num_labels) if budget is None else budget
 
@@ -122,6 +121,7 @@ def make_plan(
         inputs, width = fit_network(numbers_within(allowed, tables), num_features or _MOST, buckets)
         if width >= NARROWEST:
             config = base.replace(
+                sizes="given",
                 num_tables=tables,
                 num_buckets=buckets,
                 feature_dim=inputs,

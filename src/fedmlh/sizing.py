@@ -30,23 +30,28 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     budget = int(config.budget_mib * 2**20) or default_budget(num_labels)
     reasons = [
         f"model of at most {budget / 2**20:.2f} MiB ("
-        + ("as set)" if config.budget_mib else f"{_BYTES_A_LABEL} bytes for each of {num_labels:,} labels)")
+        + ("as set)" if config.budget_mib else f"the default for {num_labels:,} labels)")
     ]
-    if config.algorithm == "fedavg":
-        tables, outputs = 1, num_labels
-    else:
-        tables, outputs = suggest_tables(budget), suggest_buckets(num_labels)
-        reasons.append(f"{tables} tables of {outputs:,} buckets: 4·√p buckets, many small tables rather than few large")
-    fewest = max(FEWEST_INPUTS, num_labels) if config.algorithm == "fedavg" else FEWEST_INPUTS
+    tables, outputs, fewest = 1, num_labels, max(FEWEST_INPUTS, num_labels)
+    if config.algorithm == "fedmlh":
+        tables, fewest = suggest_tables(budget), FEWEST_INPUTS
+        if config.label_map != "identity":
+            outputs = suggest_buckets(num_labels)
+        kind = "outputs, one a label" if outputs == num_labels else "buckets, about 4·√p"
+        reasons.append(f"{tables} tables of {outputs:,} {kind}: many small tables rather than few large")
+    if config.feature_map == "none":
+        fewest = num_features
     inputs, width = fit_network(numbers_within(budget, tables), num_features, outputs, fewest)
     if width < NARROWEST:
+        least = least_budget(tables, inputs, outputs)
+        if config.algorithm == "fedmlh":  # so much, as it is shown, may call for more tables
+            least = least_budget(suggest_tables(least + 2**20 // 100), inputs, outputs)
         raise UserError(
             f"budget_mib leaves a hidden layer of {max(width, 0)} for {num_labels:,} labels: allow at least "
-            f"{show_mib(least_budget(tables, inputs, outputs))}"
+            f"{show_mib(least)}"
         )
-    reasons.append(
-        f"{inputs:,} hashed features of {num_features:,}, one hidden layer of {width}: what the budget leaves"
-    )
+    features = "features as they are" if inputs == num_features else f"features hashed from {num_features:,}"
+    reasons.append(f"{inputs:,} {features}, one hidden layer of {width}: what the budget leaves")
     rate = config.learning_rate
     if rate == 0:
         rate = suggest_rate(width)

@@ -19,6 +19,9 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import summarize
 from fedmlh.serving.bundle import save_bundle
 
+#: What reading the data gave cause to say, shown at the start of a run.
+_MOST_NOTES = 5
+
 #: Called with the record of each round as it finishes.
 Watch = Callable[[dict[str, Any]], None]
 #: Called with a line for the user.
@@ -91,6 +94,10 @@ def conduct(
     folder.open(task.config)
     for problem in problems:
         tell(f"{problem}; going on from the checkpoint before it")
+    for note in dataset.notes[:_MOST_NOTES]:
+        tell(f"of the data: {note}")
+    if len(dataset.notes) > _MOST_NOTES:
+        tell(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
 
     def write(progress: Progress) -> None:
         folder.write_metrics(progress.history)

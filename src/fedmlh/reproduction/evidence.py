@@ -19,23 +19,30 @@ class Evidence:
     jobs: Sequence[Job]
     results: Results
     scale: Scale
-    _by_use: dict[tuple[str, str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    #: What was found, by kind, set, method and selection, and then by seed.
+    _by_use: dict[tuple[str, str, str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for job in self.jobs:
             if job.key in self.results.found:
                 selection = job.config.selection if job.kind in ("train", "sweep") else ""
                 use = (job.kind, job.source.name, job.method, selection)
-                self._by_use.setdefault(use, []).append(self.results.found[job.key]["found"])
+                self._by_use.setdefault(use, {})[job.config.seed] = self.results.found[job.key]["found"]
 
     def runs(self, source: Source, method: str, selection: str, kind: str = "train") -> list[dict[str, Any]]:
         """Training runs that differ in nothing but the seed."""
-        return self._by_use.get((kind, source.name, method, selection), [])
+        return list(self._by_use.get((kind, source.name, method, selection), {}).values())
+
+    def pairs(
+        self, source: Source, methods: tuple[str, str], selection: str
+    ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The runs of two methods with the same seed, as far as both are there."""
+        one, other = (self._by_use.get(("train", source.name, method, selection), {}) for method in methods)
+        return [(run, other[seed]) for seed, run in one.items() if seed in other]
 
     def one(self, kind: str, source: Source, method: str = "") -> dict[str, Any] | None:
         """The single result of that kind, where it is there."""
-        found = self._by_use.get((kind, source.name, method, ""), [])
-        return found[0] if found else None
+        return next(iter(self._by_use.get((kind, source.name, method, ""), {}).values()), None)
 
     @property
     def trained(self) -> list[Source]:

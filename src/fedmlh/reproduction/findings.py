@@ -30,14 +30,11 @@ def tell_findings(evidence: Evidence) -> Iterator[str]:
 
 
 def _compare(evidence: Evidence, source: Source, selection: str) -> str:
-    runs = {method: evidence.runs(source, method, selection) for method in PAPER}
-    if not all(runs.values()):
+    pairs = evidence.pairs(source, ("fedmlh", "fedavg"), selection)
+    if not pairs:
         return "not all runs are there."
     gaps = {
-        (metric, k): [
-            100 * (a["summary"][metric][k] - b["summary"][metric][k])
-            for a, b in zip(runs["fedmlh"], runs["fedavg"], strict=False)
-        ]
+        (metric, k): [100 * (a["summary"][metric][k] - b["summary"][metric][k]) for a, b in pairs]
         for metric in ("precision", "precision_infrequent")
         for k in _KS
     }
@@ -46,7 +43,7 @@ def _compare(evidence: Evidence, source: Source, selection: str) -> str:
         sum(fmean(gap) > 0 for gap in whole), "FedMLH is ahead at some k and behind at others"
     )
     volume, rounds = (
-        fmean(run["summary"][name] for run in runs["fedavg"]) / fmean(run["summary"][name] for run in runs["fedmlh"])
+        fmean(b["summary"][name] for _, b in pairs) / fmean(a["summary"][name] for a, _ in pairs)
         for name in ("paper_volume_bytes", "best_round")
     )
     return (

@@ -69,14 +69,19 @@ class Model:
 
     def predict_stream(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> Iterator[list[Prediction]]:
         """The same, point by point."""
-        X = self._vectorize(points) if isinstance(points, str | Sequence) else csr_matrix(points, dtype=np.float32)
+        if type(k) is not int or k < 1:
+            raise UserError(f"k is {k!a}: ask for at least 1 label")
+        with np.errstate(over="ignore"):  # what single precision cannot hold is infinity, and refused
+            X = self._vectorize(points) if _is_text(points) else csr_matrix(points, dtype=np.float32)
+        if not np.isfinite(X.data).all():
+            raise UserError("the points contain NaN or infinity: prepare them as the training data was")
         if X.shape[1] != self.bundle.task.num_features:
             raise UserError(
                 f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
                 f"prepare them as the training data was"
             )
         keys, names = self.bundle.labels.keys, self.bundle.labels.names
-        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), k):
+        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), min(k, len(keys))):
             for row, values in zip(labels, scores, strict=True):
                 yield [
                     Prediction(keys[label], names[label], float(score))
@@ -102,9 +107,15 @@ class Model:
         evaluator = Evaluator(bundle.task, bundle.seeds, dataset.labels, counts, self._weights.device)
         return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
 
-    def _vectorize(self, texts: str | Sequence[str]) -> Any:
+    def _vectorize(self, texts: Any) -> Any:
         if isinstance(texts, str):
             raise UserError("predict takes a list of texts: put the one text in brackets")
         if self.bundle.text is None:
             raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
-        return self.bundle.text.transform(texts)
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError("not all of the texts are strings")
+        return self.bundle.text.transform(list(map(str, texts)))
+
+
+def _is_text(points: object) -> bool:
+    return isinstance(points, str | Sequence) or (isinstance(points, np.ndarray) and points.dtype.kind in "OSU")

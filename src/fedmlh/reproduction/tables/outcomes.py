@@ -37,11 +37,13 @@ def make_accuracy(evidence: Evidence) -> Table:
     for source in evidence.trained:
         for selection in SELECTIONS:
             for metric, k, label in measures:
-                ours = _gather(evidence, source, selection, _percent(metric, k))
+                pick = _percent(metric, k)
+                ours = _gather(evidence, source, selection, pick)
                 printed = {}
                 if metric == "precision_paper" and is_comparable(source):
                     printed = {method: source.shape.printed[method].top[k] for method in PAPER}
-                ahead = [a - b for a, b in zip(ours["fedmlh"], ours["fedavg"], strict=False)]
+                pairs = evidence.pairs(source, ("fedmlh", "fedavg"), selection)
+                ahead = [pick(a["summary"]) - pick(b["summary"]) for a, b in pairs]
                 gap = f"{printed['fedmlh'] - printed['fedavg']:+.1f}" if printed else NONE
                 rows.append(
                     (
