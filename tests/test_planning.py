@@ -171,3 +171,12 @@ def test_what_cannot_be_planned_is_said_in_a_sentence(arguments, sentence, capsy
     assert sentence in shown.err
     assert shown.err.count("\n") == 1
     assert not shown.out
+
+
+def test_the_page_shows_what_the_command_prints(capsys):
+    page = (Path(__file__).parents[1] / "docs/theory.md").read_text("utf-8")
+    command, *shown = page.partition("$ fedmlh plan ")[2].partition("```")[0].splitlines()
+    assert call("plan", *command.split()) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(shown) > 3
+    assert [line for line in shown if line.strip() != "…" and line.rstrip() not in map(str.rstrip, printed)] == []
