@@ -88,3 +88,9 @@ def test_the_learning_rate_falls_by_the_same_factor_after_every_round():
     task = Task(BASE.replace(learning_rate_decay=0.9), 400, 50)
     assert task.recipe == task.recipe_in(1)
     assert [task.recipe_in(t).learning_rate for t in range(1, 5)] == pytest.approx([0.1, 0.09, 0.081, 0.0729])
+
+
+def test_a_site_of_a_version_that_trains_otherwise_is_refused(monkeypatch):
+    before = Task(BASE, 400, 50).fingerprint
+    monkeypatch.setattr("fedmlh.federated.task.TRAINING", 0)
+    assert Task(BASE, 400, 50).fingerprint != before

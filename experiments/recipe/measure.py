@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import fedmlh
+from fedmlh.federated.task import TRAINING
 from fedmlh.sizing import choose_sizes
 
 Settings = dict[str, Any]
@@ -172,9 +173,11 @@ def main() -> None:
     else:
         recommended = recommend(budget_mib)
         chosen = [(name, recommended.replace(**change)) for name, changes in ABLATION.items() for change in changes]
-    result: dict[str, Any] = {"data": arguments.data.name, "runs": []}
+    result: dict[str, Any] = {"data": arguments.data.name, "training": TRAINING, "runs": []}
     if arguments.out.is_file():
         result = json.loads(arguments.out.read_text())
+        if result["training"] != TRAINING:
+            raise SystemExit(f"{arguments.out} was made when the same settings gave other models: begin a new file")
     machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
     dataset = fedmlh.load(arguments.data)
     sized = [(name, choose_sizes(config, dataset.num_features, dataset.num_labels)[0]) for name, config in chosen]

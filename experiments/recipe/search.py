@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 import fedmlh
+from fedmlh.federated.task import TRAINING
 from fedmlh.sizing import fit_width
 
 #: What both sides choose from.
@@ -156,7 +157,10 @@ def main() -> None:
     arguments = parser.parse_args()
     budget = int(arguments.budget_mib * 2**20)
     dataset = fedmlh.load(arguments.data)
-    tried: list[dict[str, Any]] = json.loads(arguments.out.read_text())["tried"] if arguments.more else []
+    before = json.loads(arguments.out.read_text()) if arguments.more else {"tried": [], "training": TRAINING}
+    if before["training"] != TRAINING:
+        raise SystemExit(f"{arguments.out} was made when the same settings gave other models: begin a new file")
+    tried: list[dict[str, Any]] = before["tried"]
     for entry in tried:
         entry["choice"] = {**ONCE, **entry["choice"]}
         entry["settings"] = {**ONCE, **entry["settings"]}
@@ -228,6 +232,7 @@ def write(arguments: argparse.Namespace, budget: int, tried: list[dict[str, Any]
         "data": arguments.data.name,
         "side": arguments.side,
         "budget_bytes": budget,
+        "training": TRAINING,
         "space": {**COMMON, **HASHED} if arguments.side == "fedmlh" else COMMON,
         "machine": f"{platform.machine()}, torch {torch.__version__}, {arguments.device}",
         "winner": find_winner(tried),

@@ -16,6 +16,9 @@ from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
 
+#: Raised when the same settings come to give another model: results, resumed runs and sites of before then do not fit.
+TRAINING = 1
+
 #: Settings on which a client's work depends; a client with another value of one of these is refused.
 AGREED = (
     "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
@@ -89,7 +92,7 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """Names this agreement; a message made under another one is refused."""
-        agreed = {name: getattr(self.config, name) for name in AGREED}
+        agreed = {name: getattr(self.config, name) for name in AGREED} | {"training": TRAINING}
         sizes = {"num_features": self.num_features, "num_outputs": self.stack.num_outputs}
         if self.config.label_key == "id":  # by name, sites may know different labels
             sizes["num_labels"] = self.num_labels

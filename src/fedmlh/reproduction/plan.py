@@ -9,6 +9,7 @@ from typing import Any
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
+from fedmlh.federated.task import TRAINING
 from fedmlh.reproduction.methods import METHODS, PAPER, make_config
 from fedmlh.reproduction.sources import Source, paper_shapes
 
@@ -89,6 +90,7 @@ class Job:
             "set": self.source.name,
             "method": self.method,
             "data": self.fingerprint,
+            "training": TRAINING,
             **self.options,
             "settings": settings,
         }
