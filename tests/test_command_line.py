@@ -289,3 +289,57 @@ def test_without_ray_its_engine_says_what_to_install(
     assert call("run", "demo", "--engine", "ray", "--out", tmp_path / "run") == 2
     assert "pip install 'fedmlh[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_recommended_goes_on_where_it_was_and_says_what_reaches_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text_set(tmp_path / "data")
+    few = ["--set", "num_clients=2", "--set", "clients_per_round=2", "--set", "top_k=1", "--set", "patience=0"]
+    command = ["run", "recommended", "--data", tmp_path / "data", *few, "--out", tmp_path / "r"]
+    assert call(*command, "--rounds", 2) == 0
+    assert (
+        "of 81 training points reach a client: partition 'paper-code' leaves the others out" in capsys.readouterr().err
+    )
+    assert call(*command, "--rounds", 3) == 2
+    assert call(*command, "--rounds", 3, "--resume") == 0
+    assert call("run", "recommended", "--data", tmp_path / "data", *few, "--rounds", 3, "--out", tmp_path / "s") == 0
+    assert (tmp_path / "r/model/weights.safetensors").read_bytes() == (
+        tmp_path / "s/model/weights.safetensors"
+    ).read_bytes()
+    capsys.readouterr()
+    assert call(*command, "--set", "budget_mib=0.2", "--resume") == 2
+    assert "this one says" in capsys.readouterr().err
+    assert call(*command[:-1], tmp_path / "typo", "--resume") == 2
+    assert "holds no run to go on with" in capsys.readouterr().err
+    assert call(*command[:-1], tmp_path / "t", "--set", "num_tables=4") == 2
+    assert "num_tables has no effect with sizes 'auto'" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()
+    assert not (tmp_path / "t").exists()
+
+
+def test_files_that_are_there_are_not_replaced_by_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text_set(tmp_path / "data")
+    small = [*TINY, "--set", "num_buckets=3", "--set", "num_clients=2", "--set", "clients_per_round=2"]
+    assert call("run", "demo", "--data", tmp_path / "data", "--rounds", 1, *small, "--out", tmp_path / "r") == 0
+    (tmp_path / "ask.jsonl").write_text('{"text": "herring"}\n\n{"text": "gauge"}\n\n')
+    assert call("predict", tmp_path / "r", "--input", tmp_path / "ask.jsonl", "--out", tmp_path / "said.jsonl") == 0
+    assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 2, "empty lines are no points"
+    for arguments, sentence in (
+        (
+            ("predict", tmp_path / "r", "--input", tmp_path / "ask.jsonl", "--out", tmp_path / "ask.jsonl"),
+            "replace the",
+        ),
+        (("predict", tmp_path / "r", "--text", "x", "--out", tmp_path / "data"), "is a folder: name a file"),
+        (("report", tmp_path / "r", "--out", tmp_path / "data"), "is a folder: name a file"),
+        (("reproduce", "--only", "table1", "--out", tmp_path / "r"), "holds a run: choose another --out"),
+    ):
+        capsys.readouterr()
+        assert call(*arguments) == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
+    assert "herring" in (tmp_path / "ask.jsonl").read_text()
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--version") == 0
+    assert re.fullmatch(r"fedmlh \d+\.\d+\.\d+\n", capsys.readouterr().out)

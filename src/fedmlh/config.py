@@ -120,7 +120,9 @@ class Config:
     sizes: Literal["given", "auto"] = option(
         "given", "auto: num_tables, num_buckets, feature_dim and hidden_sizes follow from the data and budget_mib"
     )
-    budget_mib: float = option(0.0, "sizes auto: the largest model to send; 0: 400 bytes a label", at_least=0)
+    budget_mib: float = option(
+        0.0, "sizes auto: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB", at_least=0
+    )
     label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
         "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
     )
@@ -294,7 +296,7 @@ class Config:
         known = [entry.name for entry in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 raise UserError(f"{source}: there is no setting '{name}'{hint}")
         try:

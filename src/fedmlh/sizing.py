@@ -12,6 +12,9 @@ from fractions import Fraction
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 
+#: What is chosen with sizes = "auto"; a learning rate above 0 and feature_map "none" stay as they are.
+SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
+CHOSEN = (*SIZED, "feature_map", "learning_rate")
 #: Without a budget: so many bytes of model a label, within these bounds.
 _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 #: From this budget on 16 tables, below 8.

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -16,6 +18,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedmlh {version('fedmlh')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _begin(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    pass
+
+
 # In the order in which `fedmlh --help` shows them.
 app.command()(runs.run)
 app.command()(runs.compare)
@@ -41,7 +60,7 @@ def main() -> None:
         fail(f"not enough memory ({error}): use a smaller model or data set", 2)
     except OSError as error:
         fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
-    except Interrupted:
-        print("fedmlh: stopped; the last finished round is kept: --resume goes on from it", file=sys.stderr, flush=True)
+    except Interrupted as how:
+        print(f"fedmlh: stopped; {how}", file=sys.stderr, flush=True)
         # Clients in the middle of their training would keep a normal exit waiting for minutes.
         os._exit(130)

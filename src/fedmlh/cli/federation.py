@@ -46,6 +46,8 @@ def init(
     from fedmlh.sizing import choose_sizes
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
+    if not names:
+        raise UserError("--sites names no site: say for example --sites north,south")
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names))
     if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
@@ -56,6 +58,7 @@ def init(
     )
     for reason in reasons:
         tell(reason)
+    tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have is trained on, never predicted")
     yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
     Federation.create(folder, chosen, yardstick, address=address, sites=names)
     console.print(
@@ -75,7 +78,8 @@ def start(folder: FolderArgument) -> None:
     from fedmlh.engines.flower.processes import train
 
     federation = Federation(folder)
-    with resumable(), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
+    how = "the same command goes on from the last finished round"
+    with resumable(how), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
         train(federation, tell, watch)
     print_report([federation.run.path], federation.run.path / "report.html")
 
@@ -134,7 +138,7 @@ def rehearse(
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites)
     dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
-    with resumable(), _ended_by_signals(), _watch(chosen.rounds) as watch:
+    with resumable(f"remove {out} to begin anew"), _ended_by_signals(), _watch(chosen.rounds) as watch:
         train_loopback(federation, tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
     print_report([federation.run.path], out / "report.html")
@@ -156,6 +160,8 @@ def prepare(
     from fedmlh.deployment.agreement import Agreement
     from fedmlh.deployment.site import create_site, read_points
 
+    if (public / "public").is_dir():
+        raise UserError(f"{public} is the server's folder: pass {public / 'public'}")
     agreement = Agreement.load(public)
     agreement.number(site)
     points = read_points(agreement, data, data_format, tell)
@@ -197,7 +203,7 @@ def _ended_by_signals() -> Iterator[None]:
 @contextmanager
 def _watch(rounds: int) -> Iterator[Any]:
     """A line for each round that finishes."""
-    began, seen = time.monotonic(), [-1]
+    began, seen = time.monotonic(), [0]
 
     def watch(finished: int) -> None:
         if finished != seen[0]:

@@ -56,6 +56,8 @@ def predict(
         raise UserError('say what to label: either --text "…" or --input FILE')
     if out is not None:
         check_target(out)
+        if points is not None and out.resolve() == points.resolve():
+            raise UserError(f"--out {out} would replace the --input: name another file")
     model = Model.load(folder)
     if points is None:
         source = text

@@ -7,6 +7,7 @@ import typer
 
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
+from fedmlh.sizing import SIZED
 
 ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
@@ -25,11 +26,16 @@ def configure(config: str, settings: list[str] | None, *, data: Path | None = No
     if data is not None:
         changes["data"] = str(data)
     chosen = Config.load(config).replace(**changes)
+    idle = [name for name in changes if name in SIZED and chosen.sizes == "auto"]
+    if idle:
+        raise UserError(f"{idle[0]} has no effect with sizes 'auto': add --set sizes=given and a learning_rate")
     # Absolute, so that config.toml means the same wherever it is run again.
     return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
 
 
 def check_target(path: Path) -> None:
     """Before work is done for it: can the file be written at all?"""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name a file")
     if not path.parent.is_dir():
         raise UserError(f"{path.parent} is not a folder: make it first, or name another file than {path}")

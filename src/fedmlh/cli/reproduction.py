@@ -41,6 +41,8 @@ def reproduce(
     if scale not in SCALES:
         raise UserError(f"--scale {scale}: choose one of {', '.join(SCALES)}")
     out = out or Path("runs") / f"reproduction-{scale}"
+    if (out / "config.toml").exists():
+        raise UserError(f"{out} holds a run: choose another --out")
     try:
         with _work_progress() as (begin, watch):
             written = write_reproduction(

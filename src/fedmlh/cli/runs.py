@@ -57,6 +57,8 @@ def run(
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
+    if resume and not out.is_dir():
+        raise UserError(f"{out} holds no run to go on with: check --out, or leave --resume off")
     RunFolder(out).check(chosen, resume=resume)
     with resumable():
         _run(chosen, open_data(chosen), out, resume, **options)

@@ -19,16 +19,16 @@ errors = Console(stderr=True)
 
 
 class Interrupted(Exception):
-    """Ctrl-C during a run, which can be resumed."""
+    """Ctrl-C during a run; the text says what goes on from there."""
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
+def resumable(how: str = "--resume goes on from the last finished round") -> Iterator[None]:
     """Ctrl-C in here is told to the user; typer would turn it into a silent exit."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted from None
+        raise Interrupted(how) from None
 
 
 def fail(sentence: str, code: int) -> NoReturn:

@@ -20,6 +20,9 @@ class Division:
     shared: Split
     shards: dict[int, Split]
     held_out: dict[int, np.ndarray]  # rows of `validation`
+    #: Points that reach a client, each counted once though several clients may have it, and all that there are.
+    reached: int
+    total: int
 
 
 def divide(train: Split, config: Config) -> Division:
@@ -56,7 +59,8 @@ def divide(train: Split, config: Config) -> Division:
             f"{config.clients_per_round} (clients_per_round): use fewer clients or another partition"
         )
     held_out = {client: rows for client, rows in enumerate(assign(validation, rng)) if len(rows)}
-    return Division(validation, fit.take(public), shards, held_out)
+    reached = len(np.unique(np.concatenate([public, *dealt.values()])))
+    return Division(validation, fit.take(public), shards, held_out, reached, len(fit))
 
 
 def _draw_shared(count: int, config: Config) -> np.ndarray:

@@ -22,8 +22,10 @@ TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
 
 
 def read_records(path: Path) -> Iterator[tuple[int, Record]]:
-    """Number and object of each line."""
+    """Number and object of each line that is not empty."""
     for lineno, line in read_lines(path):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
         # Numbers of thousands of digits are a ValueError too, and brackets nested as deep a RecursionError.

@@ -47,6 +47,11 @@ def run(
     device = pick_device(config.device)
     task = Task(config, dataset.num_features, dataset.num_labels)
     division = divide(dataset.train, config)
+    if division.reached < division.total:
+        tell(
+            f"{division.reached:,} of {division.total:,} training points reach a client: partition "
+            f"'{config.partition}' leaves the others out"
+        )
     shared = encode_points(division.shared) if len(division.shared) else b""
     examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
     server = Server(task, examples, device, shared)
@@ -57,13 +62,14 @@ def run(
         judge = Judge.appoint(config, evaluator, division.validation, test)
 
         def compare(progress: Progress) -> dict[str, Any]:
+            points = {"training_points": division.reached}
             if config.selection == "paper":
-                return {}
+                return points
             rows = _compare_clients(server, population, division, judge, progress, tell)
             if config.partition == "folder":
                 for row in rows:
                     row["site"] = dataset.site_names[row["client"]]
-            return {"clients": rows}
+            return {"clients": rows, **points}
 
         return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
 

@@ -10,6 +10,7 @@ from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.runs.summary import checked_record, checked_summary
+from fedmlh.sizing import CHOSEN
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 
 #: Settings that a resumed run may change without becoming another run.
@@ -59,9 +60,10 @@ class RunFolder:
         known = self.path / "config.toml"
         if resume and known.is_file() and self.checkpoints.is_dir():
             before = Config.load(known)
+            open_yet = CHOSEN if config.sizes == "auto" else ()  # checked once they have been chosen
             for entry in dataclasses.fields(Config):
                 old, new = getattr(before, entry.name), getattr(config, entry.name)
-                if old != new and entry.name not in FREE_ON_RESUME:
+                if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:
                     raise UserError(
                         f"{self.path} holds a run with {entry.name} = {old!r}, this one says {new!r}: "
                         f"resume with the same settings, or choose another --out"

@@ -59,7 +59,7 @@ def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings)
 
 
-def start_supernode(folder: Path, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
+def start_supernode(folder: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     """A site's end of the connection; it goes on trying while the server cannot be reached."""
     site, folder = Site(folder), folder.resolve()
     site.warm_up()
@@ -77,14 +77,18 @@ def start_supernode(folder: Path, log: IO[bytes] | None = None) -> "subprocess.P
 
 def keep_supernode(folder: Path, tell: Tell) -> None:
     """A SuperNode for as long as nobody interrupts: one that ends is started again."""
+    log = folder / "supernode.log"
+    site = Site(folder)
+    tell(f"site {site.name} takes part whenever {site.agreement.address} asks; what Flower says goes to {log}")
     while True:
-        process = start_supernode(folder)
-        try:
-            process.wait()
-        finally:
-            stop(process)
+        with open(log, "ab") as lines:
+            process = start_supernode(folder, lines)
+            try:
+                process.wait()
+            finally:
+                stop(process)
         tell(
-            f"not connected (the lines above say why); if the server does not know this site's key yet, hand "
+            f"not connected ({log} says why); if the server does not know this site's key yet, hand "
             f"{folder / 'enrolment.json'} in; trying again in {AGAIN:g} s"
         )
         time.sleep(AGAIN)
@@ -105,6 +109,7 @@ def train(
         tell("this run has finished already")
         return
     federation.clear_outcome()
+    tell(f"asks {', '.join(federation.agreement.sites)} as they connect (fedmlh federation status shows who has)")
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(_Link.of(federation))
         control = stack.enter_context(contextlib.closing(Control(federation)))
@@ -177,6 +182,7 @@ class _Link:
             return False
         if self._process is not None:
             stop(self._process)
+        _check_port(self.federation)
         self._process = start_superlink(self.federation, self._log)
         end = time.monotonic() + START
         while not control.answers():
@@ -184,6 +190,17 @@ class _Link:
                 raise UserError(f"the SuperLink did not start: see {self.log}")
             time.sleep(0.2)
         return True
+
+
+def _check_port(federation: Federation) -> None:
+    """Flower would only say so in its log, a minute later."""
+    host, port = split_address(federation.agreement.address)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1" if is_loopback(host) else "0.0.0.0", port))
+        except OSError as error:
+            raise UserError(f"the server cannot listen on port {port} of this machine: {error.strerror}") from None
 
 
 def stop(*processes: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
