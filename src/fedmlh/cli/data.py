@@ -29,9 +29,10 @@ def data_info(
     dataset = open_data(Config(data=str(folder), data_format=data_format))  # type: ignore[arg-type]
     values = describe(dataset)
     if as_json:
-        print(json.dumps(values, indent=2))
+        print(json.dumps({**values, "fingerprint": dataset.fingerprint}, indent=2))
         return
     table = Table(dataset.name, "")
+    table.add_row("fingerprint", dataset.fingerprint)
     for name, value in _flatten(values):
         table.add_row(name.replace("_", " "), value)
     console.print(table)
