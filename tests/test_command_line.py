@@ -310,11 +310,10 @@ def test_recommended_goes_on_where_it_was_and_says_what_reaches_clients(
     capsys.readouterr()
     assert call(*command, "--set", "budget_mib=0.2", "--resume") == 2
     assert "this one says" in capsys.readouterr().err
-    assert call(*command[:-1], tmp_path / "typo", "--resume") == 2
-    assert "holds no run to go on with" in capsys.readouterr().err
+    assert call(*command[:-1], tmp_path / "new", "--rounds", 1, "--resume") == 0
+    assert "holds no run to go on with: this is a new one" in " ".join(capsys.readouterr().err.split())
     assert call(*command[:-1], tmp_path / "t", "--set", "num_tables=4") == 2
     assert "num_tables has no effect with sizes 'auto'" in capsys.readouterr().err
-    assert not (tmp_path / "typo").exists()
     assert not (tmp_path / "t").exists()
 
 

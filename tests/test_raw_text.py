@@ -54,7 +54,6 @@ def test_text_with_a_catalogue(folder: Path) -> None:
     ("line", "problem"),
     [
         ("{", "is not JSON"),
-        ("", "is not JSON"),
         ("[1]", "should be a JSON object"),
         ('{"labels": []}', "has no `text`"),
         ('{"text": 3, "labels": []}', "`text` should be a string"),

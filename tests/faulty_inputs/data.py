@@ -163,7 +163,6 @@ for line in (
     b"[]\n",
     b"null\n",
     b"1\n",
-    b"\n",
     b"{\n",
     b'{"text": 1, "labels": []}\n',
     b'{"text": "a"}\n',

@@ -58,7 +58,7 @@ def run(
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
     out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
     if resume and not out.is_dir():
-        raise UserError(f"{out} holds no run to go on with: check --out, or leave --resume off")
+        tell(f"{out} holds no run to go on with: this is a new one")
     RunFolder(out).check(chosen, resume=resume)
     with resumable():
         _run(chosen, open_data(chosen), out, resume, **options)
