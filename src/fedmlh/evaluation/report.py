@@ -52,7 +52,9 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
         raise Rejected(Reason.RANGE, "the hash seeds do not fit the task")
     if header.alone and not task.config.local_baseline:
         raise Rejected(Reason.CONFIG, "training alone was not agreed on")
-    if header.alone and len(payload) == 0:
+    if header.alone and len(payload):
+        raise Rejected(Reason.SIZE, "a model came with a question about the client alone")
+    if header.alone:
         return header, seeds, None
     try:
         model = codec.decode(payload, size, generator(seeds.run, "question"))
