@@ -19,8 +19,8 @@ CHOSEN = (*SIZED, "feature_map", "learning_rate")
 _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 #: From this budget on 16 tables, below 8.
 _LARGE = 8 << 20
-#: Fewer inputs or a narrower hidden layer are no network worth training.
-FEWEST_INPUTS, NARROWEST = 64, 8
+#: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
+FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
 #: Of a budget, what surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -90,9 +90,9 @@ def suggest_buckets(num_labels: int) -> int:
 
 def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
     """Inputs and hidden width of a table's network of at most so many parameters; a width of 0 or less: none fits."""
-    width = max(NARROWEST, round(0.07 * numbers**0.6))
+    width = min(WIDEST, max(NARROWEST, round(0.07 * numbers**0.6)))
     inputs = min(num_features, max(fewest_inputs, (numbers - outputs) // width - outputs - 1))
-    return inputs, fit_width(numbers, inputs, outputs)
+    return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
 
 
 def suggest_rate(width: int) -> float:
