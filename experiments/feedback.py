@@ -18,7 +18,14 @@ from fedmlh import Config, Dataset, load, run
 from fedmlh.federated.codecs.integers import IntCodec
 
 CODECS = ("int8", "int4", "int2")
-SETTINGS = {"num_clients": 10, "clients_per_round": 4, "partition": "paper-code", "budget_mib": 1.61, "device": "cpu"}
+SETTINGS = {
+    "num_clients": 10,
+    "clients_per_round": 4,
+    "partition": "paper-code",
+    "budget_mib": 1.61,
+    "broadcast_codec": "fp32",
+    "device": "cpu",
+}
 
 
 def measure(dataset: Dataset, codec: str, seed: int, *, feedback: bool) -> float:

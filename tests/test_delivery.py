@@ -9,9 +9,18 @@ import torch
 
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.delivery import drop_old, encode_change, largest_payload, read_model, sends_changes, write_model
+from fedmlh.federated.delivery import (
+    drop_old,
+    encode_change,
+    largest_payload,
+    mean_payload,
+    read_model,
+    sends_changes,
+    write_model,
+)
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
 from fedmlh.federated.participation import Attempt
+from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from test_messages import SIZES, Federation
 
@@ -106,6 +115,16 @@ def test_the_models_that_clients_hold_lie_in_memory_and_on_disk_once_a_round(tmp
 def test_the_whole_model_fits_into_the_largest_payload_and_nothing_more(codec, bytes_a_value):
     task = Federation(broadcast_codec=codec).task
     assert largest_payload(task) == bytes_a_value * task.stack.num_parameters
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "int4", "int8+zlib"])
+@pytest.mark.parametrize("clients", [2, 4, 400])
+def test_on_average_a_client_is_sent_the_changes_of_the_rounds_it_misses(codec, clients):
+    config = Federation(broadcast_codec=codec).config.replace(num_clients=clients, clients_per_round=2)
+    task = Task(config, num_features=300, num_labels=50)
+    one = 4 + make_codec(codec).size(task.stack.num_parameters)
+    expected = one * clients // 2 if sends_changes(codec) else largest_payload(task)
+    assert mean_payload(task) == min(expected, largest_payload(task))
 
 
 def test_every_change_is_rounded_by_draws_of_its_own():

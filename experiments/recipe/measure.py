@@ -36,6 +36,7 @@ FEDERATED: Settings = {
     "partition": "paper-code",
     "rounds": 40,
 }
+WHOLE = {"update_codec": "fp32", "broadcast_codec": "fp32"}
 CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
 METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
 
@@ -111,8 +112,8 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
 
 
 def recommend(budget_mib: float) -> fedmlh.Config:
-    """The preset under the budget of the paper's model."""
-    return fedmlh.Config.load("recommended").replace(**FEDERATED, budget_mib=budget_mib, patience=0)
+    """The preset under the budget of the paper's model, without its codecs."""
+    return fedmlh.Config.load("recommended").replace(**FEDERATED, **WHOLE, budget_mib=budget_mib, patience=0)
 
 
 _dataset: fedmlh.Dataset

@@ -8,7 +8,7 @@ from typing import Any
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.delivery import largest_payload
+from fedmlh.federated.delivery import mean_payload
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import MAX_PARAMETERS, Task
 from fedmlh.hashing.theory import collision_probability, smallest_buckets, typical_positives
@@ -43,8 +43,8 @@ class Candidate:
     config: Config
     num_parameters: int
     model_bytes: int
-    #: Of one round and all its clients: the updates, and the broadcasts from the second round on (the first sends no
-    #: model). Headers may differ by a few digits in a run: a loss, a round's number.
+    #: Of one round and all its clients, before deflating: the updates, and on average the broadcasts from the second
+    #: round on (the first sends no model).
     bytes_up: int
     bytes_down: int
     #: Both ways, over all rounds.
@@ -129,7 +129,7 @@ def make_plan(
                 learning_rate=suggest_rate(width),
                 feature_map="none" if inputs == num_features else base.feature_map,
             )
-            candidates.append(_weigh(config, num_labels, num_features or inputs, num_points, num_positives))
+            candidates.append(weigh(config, num_labels, num_features or inputs, num_points, num_positives))
     if not candidates:
         inputs = min(num_features or FEWEST_INPUTS, FEWEST_INPUTS)
         least = min(least_budget(tables, inputs, buckets) for tables, buckets in shapes)
@@ -162,9 +162,10 @@ def _list_shapes(num_labels: int, delta: float) -> list[tuple[int, int]]:
     return shapes
 
 
-def _weigh(
+def weigh(
     config: Config, num_labels: int, num_features: int, num_points: int | None, num_positives: int | None
 ) -> Candidate:
+    """What a config costs and what it is good for, on data of such sizes."""
     task = Task(config, num_features, num_labels)
     up, first, down = _message_bytes(task, 1000 if num_points is None else num_points // config.num_clients)
     sampled, rounds = config.clients_per_round, config.rounds
@@ -197,7 +198,7 @@ def _message_bytes(task: Task, examples: int) -> tuple[int, int, int]:
     return (
         len(pack(update, b"")) + make_codec(config.update_codec).size(task.stack.num_parameters),
         broadcast(1, "initial", []),
-        broadcast(2, config.broadcast_codec, [1, 0]) + largest_payload(task),
+        broadcast(2, config.broadcast_codec, [1, 0]) + mean_payload(task),
     )
 
 

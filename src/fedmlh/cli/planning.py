@@ -62,9 +62,9 @@ def plan(
     console.print(table)
     config = made.chosen.config
     console.print(
-        f"MiB: model; up and down, what {config.clients_per_round} clients and the server send a round; total, "
-        f"{config.rounds} rounds. collision: probability that no table tells some pair of labels apart. positives: "
-        f"expected in the bucket of a label of mean frequency.",
+        f"MiB: model; up, what {config.clients_per_round} clients send a round, and down, what they are sent on "
+        f"average, before deflating; total, {config.rounds} rounds. collision: probability that no table tells some "
+        f"pair of labels apart. positives: expected in the bucket of a label of mean frequency.",
         style="dim",
         highlight=False,
     )

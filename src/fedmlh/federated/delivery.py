@@ -44,6 +44,15 @@ def largest_payload(task: Task) -> int:
     return make_codec(_whole_codec(task)).size(task.stack.num_parameters)
 
 
+def mean_payload(task: Task) -> int:
+    """What the model comes in on average, each change as long as it can be: a client misses K/S rounds at a time."""
+    config, whole = task.config, largest_payload(task)
+    if not sends_changes(config.broadcast_codec):
+        return whole
+    change = _LENGTH.size + make_codec(config.broadcast_codec).size(task.stack.num_parameters)
+    return min(whole, round(change * config.num_clients / config.clients_per_round))
+
+
 def round_held(accepted: tuple[int, ...]) -> int:
     """How many rounds the model had behind it on which a client's last accepted update was made; 0: the initial one."""
     return accepted[0] - 1 if accepted else 0

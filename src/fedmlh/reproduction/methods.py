@@ -31,7 +31,9 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
     }
     common |= {name: value for name, value in source.settings.items() if name.startswith(("synthetic_", "local_"))}
     if method == "recommended":
-        recommended = Config.load("recommended").replace(**common, budget_mib=budget / 2**20)
+        # No codecs: nobody else here has them.
+        whole = {"update_codec": "fp32", "broadcast_codec": "fp32"}
+        recommended = Config.load("recommended").replace(**common, **whole, budget_mib=budget / 2**20)
         return choose_sizes(recommended, dataset.num_features, dataset.num_labels)[0]
     search = find_search(source)
     dim = max(64, round(search["feature_share"] * dataset.num_features))
