@@ -35,7 +35,7 @@ from fedmlh.sizing import fit_width
 
 #: What both sides choose from.
 COMMON: dict[str, list[Any]] = {
-    "learning_rate": [1e-3, 3e-3, 5e-3, 1e-2],
+    "learning_rate": [1e-3, 3e-3, 5e-3, 7e-3, 1e-2],
     "learning_rate_decay": [1.0, 0.95, 0.9],
     "loss": ["bce", "softmax", "balanced-bce", "balanced-softmax"],
     "loss_tau": [0.25, 0.5, 0.75, 1.0],  # of the balanced ones
@@ -43,14 +43,14 @@ COMMON: dict[str, list[Any]] = {
     "depth": [1, 1, 2],
     "normalize": [False, True],
     "feature_signed": [False, True],
-    "feature_share": [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1],  # of the data's own features
+    "feature_share": [1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1],  # of the data's own features
     "model_average": [0.0, 0.5, 0.8],
     "server_optimizer": ["average", "fedexp"],
 }
 #: What only hashed labels have.
 HASHED: dict[str, list[Any]] = {
-    "num_tables": [2, 4, 8, 16, 32],
-    "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8],  # buckets a table, of the labels
+    "num_tables": [2, 4, 6, 8, 12, 16, 32],
+    "label_share": [1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 10, 1 / 8],  # buckets a table, of the labels
     "feature_map": ["shared", "per-table"],
     "decoding": ["log-probs", "logits", "probs"],
 }
