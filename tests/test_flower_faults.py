@@ -278,11 +278,12 @@ def count_online(control: Control) -> int:
 def test_a_registered_node_is_let_in(open_link: tuple[Federation, Control]) -> None:
     """The others would be refused by anything; this one shows that they are refused for what they are."""
     federation, control = open_link
-    node = start_supernode(federation.path / "site-0")
-    try:
-        wait_for(lambda: count_online(control) == 1, node)
-    finally:
-        stop(node)
+    with open(federation.path / "join.log", "wb") as log:
+        node = start_supernode(federation.path / "site-0", log)
+        try:
+            wait_for(lambda: count_online(control) == 1, node)
+        finally:
+            stop(node)
 
 
 def test_an_unregistered_node_is_refused(open_link: tuple[Federation, Control]) -> None:
