@@ -299,7 +299,7 @@ def test_recommended_goes_on_where_it_was_and_says_what_reaches_clients(
     command = ["run", "recommended", "--data", tmp_path / "data", *few, "--out", tmp_path / "r"]
     assert call(*command, "--rounds", 2) == 0
     assert (
-        "of 81 training points reach a client: partition 'paper-code' leaves the others out" in capsys.readouterr().err
+        "of 81 training points reach a client: partition 'paper-code' leaves the others out;" in capsys.readouterr().err
     )
     assert call(*command, "--rounds", 3) == 2
     assert call(*command, "--rounds", 3, "--resume") == 0
