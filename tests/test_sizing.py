@@ -70,7 +70,23 @@ def test_the_budget_is_used_up_to_the_width():
 
 def test_many_small_tables_and_buckets_that_grow_with_the_root_of_the_labels():
     assert [suggest_tables(budget) for budget in (1, (8 << 20) - 1, 8 << 20, 1 << 40)] == [8, 8, 16, 16]
-    assert [suggest_buckets(labels) for labels in (2, 31, 32, 40, 100, 2500, 10**6)] == [2, 31, 32, 32, 40, 200, 4000]
+    counts = (2, 31, 32, 40, 100, 2500, 10**6)
+    assert [suggest_buckets(labels, 8 << 20) for labels in counts] == [2, 31, 32, 32, 40, 200, 4000]
+    assert [suggest_buckets(labels, (8 << 20) - 1) for labels in counts] == [2, 31, 32, 38, 60, 300, 6000]
+
+
+def test_small_models_start_rare_and_keep_their_step_unless_they_are_told_otherwise():
+    for budget, start in ((7.9, ("rare", 1.0)), (8.0, ("random", 0.95))):
+        chosen, reasons = choose_sizes(RECOMMENDED.replace(budget_mib=budget), 5000, 4000)
+        assert (chosen.output_bias, chosen.learning_rate_decay) == start
+        assert any(f"output_bias {start[0]}, learning_rate_decay {start[1]}" in reason for reason in reasons)
+        told = RECOMMENDED.replace(budget_mib=budget, output_bias="random", learning_rate_decay=0.9)
+        kept, reasons = choose_sizes(told, 5000, 4000)
+        assert kept == chosen.replace(output_bias="random", learning_rate_decay=0.9)
+        assert not any("output_bias" in reason for reason in reasons)
+    for open_yet in ({"output_bias": "auto"}, {"learning_rate_decay": 0.0}):
+        with pytest.raises(UserError, match="sizes 'auto' only"):
+            Config(**open_yet)
 
 
 @given(st.integers(10**5, 8 * 10**7), st.integers(2, 300))

@@ -142,14 +142,19 @@ class Config:
     loss: Literal["bce", "softmax", "balanced-bce", "balanced-softmax"] = option(
         "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
     )
-    output_bias: Literal["random", "rare"] = option(
-        "random", "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that"
+    output_bias: Literal["random", "rare", "auto"] = option(
+        "random",
+        "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that; auto: with "
+        "sizes auto, by the model's size",
     )
     loss_tau: float = option(1.0, "of a balanced loss: τ; with 0 it is the loss that is not", at_least=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)
     learning_rate_decay: float = option(
-        1.0, "what the learning rate is multiplied by after each round", at_least=1e-3, at_most=1
+        1.0,
+        "what the learning rate is multiplied by after each round; 0 with sizes auto: by the model's size",
+        at_least=0,
+        at_most=1,
     )
     prox_mu: float = option(0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0)
     correction: Literal["none", "scaffold", "vrl-sgd"] = option(
@@ -197,6 +202,13 @@ class Config:
                 "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
                 "only: set a learning_rate above 0"
             )
+        if self.sizes == "given" and self.learning_rate_decay == 0:
+            raise UserError(
+                "learning_rate_decay is 0, which stands for one that suits the sizes, with sizes 'auto' only: set one "
+                "above 0, for example 1"
+            )
+        if self.sizes == "given" and self.output_bias == "auto":
+            raise UserError("output_bias 'auto' is for sizes 'auto' only: set output_bias random or rare")
         if self.budget_mib and self.sizes == "given":
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_key == "name":

@@ -16,12 +16,15 @@ from fedmlh.sizing import (
     FEWEST_INPUTS,
     NARROWEST,
     default_budget,
+    describe_start,
     fit_network,
     least_budget,
     numbers_within,
     show_mib,
     suggest_buckets,
     suggest_rate,
+    suggest_root,
+    suggest_start,
     suggest_tables,
 )
 
@@ -110,7 +113,7 @@ def make_plan(
     )
     allowed = default_budget(num_labels) if budget is None else budget
 
-    shapes = _list_shapes(num_labels, delta)
+    shapes = _list_shapes(num_labels, allowed, delta)
     if not shapes:
         raise UserError(
             f"delta {delta:g} cannot be met for {num_labels:,} labels: even {max(TABLES)} tables with a bucket a label "
@@ -127,6 +130,7 @@ def make_plan(
                 feature_dim=inputs,
                 hidden_sizes=(width,),
                 learning_rate=suggest_rate(width),
+                **suggest_start(base, allowed),
                 feature_map="none" if inputs == num_features else base.feature_map,
             )
             candidates.append(weigh(config, num_labels, num_features or inputs, num_points, num_positives))
@@ -138,7 +142,7 @@ def make_plan(
             f"{show_mib(least)}"
         )
 
-    tables, buckets = suggest_tables(allowed), suggest_buckets(num_labels)
+    tables, buckets = suggest_tables(allowed), suggest_buckets(num_labels, allowed)
 
     def distance(candidate: Candidate) -> tuple[float, float]:
         config = candidate.config
@@ -149,12 +153,12 @@ def make_plan(
     return Plan(allowed, tuple(candidates), chosen, tuple(why))
 
 
-def _list_shapes(num_labels: int, delta: float) -> list[tuple[int, int]]:
+def _list_shapes(num_labels: int, budget: int, delta: float) -> list[tuple[int, int]]:
     """Tables and buckets around what the rules suggest, none below what Lemma 2 asks for."""
     shapes = []
     for tables in TABLES:
         least = smallest_buckets(num_labels, tables, delta)
-        wanted = [max(least, round(share * suggest_buckets(num_labels))) for share in SHARES]
+        wanted = [max(least, round(share * suggest_buckets(num_labels, budget))) for share in SHARES]
         # More buckets than labels would be refused by a run.
         shapes += [
             (tables, buckets) for buckets in sorted({min(num_labels, count) for count in wanted}) if buckets >= least
@@ -206,7 +210,7 @@ def _explain(
     chosen: Candidate, num_labels: int, num_features: int | None, budget: int, is_set: bool, delta: float
 ) -> list[str]:
     config = chosen.config
-    tables, buckets = suggest_tables(budget), suggest_buckets(num_labels)
+    tables, buckets = suggest_tables(budget), suggest_buckets(num_labels, budget)
     least = smallest_buckets(num_labels, config.num_tables, delta)
     reasons = [
         f"model of at most {budget / 2**20:,.2f} MiB: {'as set' if is_set else 'the default for so many labels'}"
@@ -217,12 +221,11 @@ def _explain(
         reasons.append(f"{config.num_tables} tables: budget and δ = {delta:g} leave no room for the rule's {tables}")
     if config.num_buckets == buckets:
         reasons.append(
-            f"{buckets:,} buckets: the rule's 4·√p (32 at least); Lemma 2 asks for {least:,} at δ = {delta:g}"
+            f"{buckets:,} buckets: the rule's {suggest_root(budget)}·√p (32 at least); Lemma 2 asks for {least:,} at "
+            f"δ = {delta:g}"
         )
     elif config.num_buckets == least:
-        reasons.append(
-            f"{least:,} buckets: what Lemma 2 asks for at δ = {delta:g}; the rule's 4·√p would be {buckets:,}"
-        )
+        reasons.append(f"{least:,} buckets: what Lemma 2 asks for at δ = {delta:g}; the rule's would be {buckets:,}")
     else:
         reasons.append(f"{config.num_buckets:,} buckets: the budget leaves no room for the rule's {buckets:,}")
     (width,) = config.hidden_sizes
@@ -233,6 +236,7 @@ def _explain(
     else:
         of = f" hashed from {num_features:,}"
     reasons.append(f"{config.feature_dim:,} features{of}, one hidden layer of {width}: what the budget leaves")
+    reasons.append(describe_start(suggest_start(Config.load(PRESET), budget), budget))
     return reasons
 
 

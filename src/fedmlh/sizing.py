@@ -2,22 +2,25 @@
 
 The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
 than the paper's, buckets that grow with √p, a hidden layer that grows a little faster than the inputs where a table may
-cost more, and a step that is the smaller the wider that layer is.
+cost more, and a step that is the smaller the wider that layer is. Small models start with biases that call every bucket
+rare, and keep their step: better in the end, after a slower first round, which large ones would not make up for.
 """
 
 import math
 import re
 from fractions import Fraction
+from typing import Any
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 
-#: What is chosen with sizes = "auto"; a learning rate above 0 and feature_map "none" stay as they are.
+#: What is chosen with sizes = "auto"; a learning rate or a decay above 0, an output_bias that is not "auto" and
+#: feature_map "none" stay as they are.
 SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
-CHOSEN = (*SIZED, "feature_map", "learning_rate")
+CHOSEN = (*SIZED, "feature_map", "learning_rate", "learning_rate_decay", "output_bias")
 #: Without a budget: so many bytes of model a label, within these bounds.
 _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
-#: From this budget on 16 tables, below 8.
+#: A large model: 16 tables, and a fast start.
 _LARGE = 8 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
 FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
@@ -39,8 +42,8 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     if config.algorithm == "fedmlh":
         tables, fewest = suggest_tables(budget), FEWEST_INPUTS
         if config.label_map != "identity":
-            outputs = suggest_buckets(num_labels)
-        kind = "outputs, one a label" if outputs == num_labels else "buckets, about 4·√p"
+            outputs = suggest_buckets(num_labels, budget)
+        kind = "outputs, one a label" if outputs == num_labels else f"buckets, about {suggest_root(budget)}·√p"
         reasons.append(f"{tables} tables of {outputs:,} {kind}: many small tables rather than few large")
     if config.feature_map == "none":
         fewest = num_features
@@ -59,6 +62,9 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     if rate == 0:
         rate = suggest_rate(width)
         reasons.append(f"learning rate {rate:g}: 0.07 / √{width}, since wider layers want smaller steps")
+    start = suggest_start(config, budget)
+    if start:
+        reasons.append(describe_start(start, budget))
     feature_map = "none" if inputs == num_features else config.feature_map
     sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
     chosen = config.replace(
@@ -69,6 +75,7 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
         feature_dim=inputs,
         hidden_sizes=(width,),
         learning_rate=rate,
+        **start,
     )
     return chosen, reasons
 
@@ -83,9 +90,31 @@ def suggest_tables(budget: int) -> int:
     return 16 if budget >= _LARGE else 8
 
 
-def suggest_buckets(num_labels: int) -> int:
-    """B: 4·√p."""
-    return min(num_labels, max(32, round(4 * math.sqrt(num_labels))))
+def suggest_buckets(num_labels: int, budget: int) -> int:
+    """B: 4·√p in 16 tables, 6·√p in 8."""
+    return min(num_labels, max(32, round(suggest_root(budget) * math.sqrt(num_labels))))
+
+
+def suggest_start(config: Config, budget: int) -> dict[str, Any]:
+    """How the output layer starts and the step goes on, where the config leaves that open."""
+    small = budget < _LARGE
+    start: dict[str, Any] = {}
+    if config.output_bias == "auto":
+        start["output_bias"] = "rare" if small else "random"
+    if config.learning_rate_decay == 0:
+        start["learning_rate_decay"] = 1.0 if small else 0.95
+    return start
+
+
+def describe_start(start: dict[str, Any], budget: int) -> str:
+    """A line that says what `suggest_start` chose, and why."""
+    why = "below 8 MiB that ends better" if budget < _LARGE else "from 8 MiB on that starts faster"
+    return ", ".join(f"{name} {value}" for name, value in start.items()) + f": {why}"
+
+
+def suggest_root(budget: int) -> int:
+    """How many times √p a table has buckets."""
+    return 4 if budget >= _LARGE else 6
 
 
 def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
