@@ -144,7 +144,8 @@ def measure(network: Network, model: str, rounds: int, idle: float, folder: Path
 
 
 def _has_sent(folder: Path, number: int) -> bool:
-    return b"Sent successfully" in (folder / f"{number}.log").read_bytes()
+    log = folder / f"site-{number}" / "supernode.log"
+    return log.exists() and b"Sent successfully" in log.read_bytes()
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def test_the_wire_carries_hardly_more_than_is_counted(tmp_path: Path) -> None:
         pytest.skip("network namespaces are not permitted here")
     out = tmp_path / "wire.json"
     script = [sys.executable, ROOT / "benchmarks" / "flower_wire.py", "--rounds", "3", "--idle", "15", "--out", out]
-    ended = subprocess.run(script, capture_output=True, text=True, check=False)
+    ended = subprocess.run(script, capture_output=True, text=True, check=False, timeout=900)
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(out.read_text())["verdict"]
     assert -0.01 < verdict["over_counted"] < 0.05
