@@ -87,6 +87,8 @@ def test_small_models_start_rare_and_keep_their_step_unless_they_are_told_otherw
     for open_yet in ({"output_bias": "auto"}, {"learning_rate_decay": 0.0}):
         with pytest.raises(UserError, match="sizes 'auto' only"):
             Config(**open_yet)
+    with pytest.raises(UserError, match=r"at least 0\.001"):
+        RECOMMENDED.replace(learning_rate_decay=1e-9)
 
 
 @given(st.integers(10**5, 8 * 10**7), st.integers(2, 300))

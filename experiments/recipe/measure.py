@@ -17,6 +17,7 @@ import multiprocessing
 import platform
 import tempfile
 import tomllib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from fedmlh.federated.task import TRAINING
 from fedmlh.sizing import choose_sizes
 
 Settings = dict[str, Any]
+Run = dict[str, Any]
+Measure = Callable[[fedmlh.Config, fedmlh.Dataset], Run]
 
 FEDERATED: Settings = {
     "num_clients": 10,
@@ -128,9 +131,36 @@ def _open(folder: str) -> None:
     _dataset = fedmlh.load(folder)
 
 
-def _measure(config: fedmlh.Config) -> dict[str, Any]:
+def _call(measure: Measure, config: fedmlh.Config) -> Run:
+    return measure(config, _dataset)
+
+
+def run_all(measure: Measure, jobs: list[tuple[Run, fedmlh.Config]], arguments: argparse.Namespace) -> Iterator[Run]:
+    """What was asked about each job and what was found, as they end."""
+    machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
+        asked = {
+            pool.submit(_call, measure, config.replace(seed=about["seed"], device=arguments.device)): about
+            for about, config in jobs
+        }
+        for job in as_completed(asked):
+            yield asked[job] | {"machine": machine} | job.result()
+
+
+def read(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the result file holds, or a new one."""
+    if not arguments.out.is_file():
+        return {"data": arguments.data.name, "training": TRAINING, "runs": []}
+    result: dict[str, Any] = json.loads(arguments.out.read_text())
+    if result["training"] != TRAINING:
+        raise SystemExit(f"{arguments.out} was made when the same settings gave other models: begin a new file")
+    return result
+
+
+def _measure(config: fedmlh.Config, dataset: fedmlh.Dataset) -> Run:
     with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, _dataset, Path(folder) / "run", workers=1)
+        run = fedmlh.run(config, dataset, Path(folder) / "run", workers=1)
         lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     curve, total = [], 0
     for record in map(json.loads, lines):
@@ -177,12 +207,7 @@ def main() -> None:
     else:
         recommended = recommend(budget_mib)
         chosen = [(name, recommended.replace(**change)) for name, changes in ABLATION.items() for change in changes]
-    result: dict[str, Any] = {"data": arguments.data.name, "training": TRAINING, "runs": []}
-    if arguments.out.is_file():
-        result = json.loads(arguments.out.read_text())
-        if result["training"] != TRAINING:
-            raise SystemExit(f"{arguments.out} was made when the same settings gave other models: begin a new file")
-    machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
+    result = read(arguments)
     dataset = fedmlh.load(arguments.data)
     sized = [(name, choose_sizes(config, dataset.num_features, dataset.num_labels)[0]) for name, config in chosen]
     wanted = [(name, settings_of(config), config) for name, config in sized]
@@ -192,23 +217,18 @@ def main() -> None:
     known = [(name, settings) for name, settings, _ in wanted]
     result["runs"] = [run for run in result["runs"] if (run["method"], run["settings"]) in known]
     done = [(run["method"], run["settings"], run["seed"]) for run in result["runs"]]
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
-        jobs = {
-            pool.submit(_measure, config.replace(seed=seed, device=arguments.device)): (name, settings, seed)
-            for seed in range(arguments.seeds)
-            for name, settings, config in wanted
-            if (name, settings, seed) not in done and (not arguments.only or name in arguments.only)
-        }
-        for job in as_completed(jobs):
-            name, settings, seed = jobs[job]
-            about = {"method": name, "seed": seed, "settings": settings, "machine": machine}
-            run = about | job.result()
-            result["runs"].append(run)
-            result["runs"].sort(key=lambda run: (known.index((run["method"], run["settings"])), run["seed"]))
-            write(arguments.out, result)
-            shown = "/".join(f"{100 * value:.1f}" for value in run["precision"].values())
-            print(f"{name}, seed {seed}: {shown}, best round {run['best_round']}", flush=True)
+    jobs = [
+        ({"method": name, "seed": seed, "settings": settings}, config)
+        for seed in range(arguments.seeds)
+        for name, settings, config in wanted
+        if (name, settings, seed) not in done and (not arguments.only or name in arguments.only)
+    ]
+    for run in run_all(_measure, jobs, arguments):
+        result["runs"].append(run)
+        result["runs"].sort(key=lambda run: (known.index((run["method"], run["settings"])), run["seed"]))
+        write(arguments.out, result)
+        shown = "/".join(f"{100 * value:.1f}" for value in run["precision"].values())
+        print(f"{run['method']}, seed {run['seed']}: {shown}, best round {run['best_round']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -114,20 +114,21 @@ def differences(methods: dict[str, list[Run]], pairs: list[tuple[str, str]]) -> 
 
 
 def losses(results: Path, name: str) -> str:
-    """The best full-length candidate of each side's search with and without a balanced loss, on validation."""
+    """The best full-length candidate of each side's search by kind of loss and of first biases, on validation."""
     rows = []
     for side in ("fedmlh", "fedavg", "central"):
         tried = json.loads((results / f"{name}-{side}.json").read_text())["tried"]
         longest = max(entry["rounds"] for entry in tried)
-        for balanced in (False, True):
-            found = [
-                list(entry["validation_precision"].values())
-                for entry in tried
-                if entry["rounds"] == longest and ("balanced" in entry["settings"]["loss"]) == balanced
-            ]
-            best_one = max(found, key=fmean)
-            rows.append([side, "balanced" if balanced else "other", *(f"{100 * value:.1f}" for value in best_one)])
-    return table(["side", "loss", "P@1", "P@3", "P@5"], rows)
+        found: dict[tuple[str, str], list[list[float]]] = {}
+        for entry in (entry for entry in tried if entry["rounds"] == longest):
+            kind = "balanced" if "balanced" in entry["settings"]["loss"] else "other"
+            scores = list(entry["validation_precision"].values())
+            found.setdefault((kind, entry["settings"].get("output_bias", "random")), []).append(scores)
+        for kinds, scored in sorted(found.items(), reverse=True):
+            best_one = max(scored, key=fmean)
+            figures = [f"{100 * value:.1f}" for value in (*best_one, fmean(best_one))]
+            rows.append([side, *kinds, *figures, str(len(scored))])
+    return table(["side", "loss", "biases", "P@1", "P@3", "P@5", "mean", "candidates"], rows)
 
 
 def rules(results: Path) -> str:

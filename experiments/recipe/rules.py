@@ -12,18 +12,13 @@ import argparse
 import itertools
 import json
 import math
-import multiprocessing
-import platform
 import tempfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import torch
-from measure import recommend, write
+from measure import Run, read, recommend, run_all, write
 
 import fedmlh
-from fedmlh.federated.task import TRAINING
 from fedmlh.sizing import default_budget, fit_network, numbers_within, suggest_rate
 
 Variant = dict[str, Any]
@@ -48,18 +43,9 @@ def make_config(variant: Variant, dataset: fedmlh.Dataset, budget_mib: float) ->
     )
 
 
-_dataset: fedmlh.Dataset
-
-
-def _open(folder: str) -> None:
-    global _dataset
-    torch.set_num_threads(1)
-    _dataset = fedmlh.load(folder)
-
-
-def _measure(config: fedmlh.Config) -> dict[str, Any]:
+def _measure(config: fedmlh.Config, dataset: fedmlh.Dataset) -> Run:
     with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, _dataset, Path(folder) / "run", workers=1)
+        run = fedmlh.run(config, dataset, Path(folder) / "run", workers=1)
         first = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
     found = run.summary["validation"]
     return {
@@ -84,31 +70,22 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     dataset = fedmlh.load(arguments.data)
-    result: dict[str, Any] = {"data": arguments.data.name, "training": TRAINING, "runs": []}
-    if arguments.out.is_file():
-        result = json.loads(arguments.out.read_text())
-        if result["training"] != TRAINING:
-            raise SystemExit(f"{arguments.out} was made when the same settings gave other models: begin a new file")
-    machine = f"{platform.machine()}, torch {torch.__version__}, {arguments.device}"
+    result = read(arguments)
     names = ("tables", "root", "bias", "decay")
     choices = itertools.product(arguments.tables, arguments.roots, arguments.biases, arguments.decays)
     variants = [dict(zip(names, values, strict=True)) for values in choices]
     done = [(run["variant"], run["seed"]) for run in result["runs"]]
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, spawn, _open, (str(arguments.data),)) as pool:
-        jobs = {}
-        for variant, seed in itertools.product(variants, range(arguments.seeds)):
-            if (variant, seed) not in done:
-                config = make_config(variant, dataset, arguments.budget_mib).replace(seed=seed, device=arguments.device)
-                jobs[pool.submit(_measure, config)] = variant, seed
-        for job in as_completed(jobs):
-            variant, seed = jobs[job]
-            run = {"variant": variant, "seed": seed, "machine": machine} | job.result()
-            result["runs"].append(run)
-            result["runs"].sort(key=lambda run: (list(run["variant"].values()), run["seed"]))
-            write(arguments.out, result)
-            shown = "/".join(f"{100 * value:.1f}" for value in run["validation"]["precision"].values())
-            print(f"{variant}, seed {seed}: {shown}, best round {run['best_round']}", flush=True)
+    jobs = [
+        ({"variant": variant, "seed": seed}, make_config(variant, dataset, arguments.budget_mib))
+        for variant, seed in itertools.product(variants, range(arguments.seeds))
+        if (variant, seed) not in done
+    ]
+    for run in run_all(_measure, jobs, arguments):
+        result["runs"].append(run)
+        result["runs"].sort(key=lambda run: (list(run["variant"].values()), run["seed"]))
+        write(arguments.out, result)
+        shown = "/".join(f"{100 * value:.1f}" for value in run["validation"]["precision"].values())
+        print(f"{run['variant']}, seed {run['seed']}: {shown}, best round {run['best_round']}", flush=True)
 
 
 if __name__ == "__main__":

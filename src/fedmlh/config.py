@@ -202,10 +202,10 @@ class Config:
                 "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
                 "only: set a learning_rate above 0"
             )
-        if self.sizes == "given" and self.learning_rate_decay == 0:
+        if self.learning_rate_decay < 1e-3 and (self.sizes == "given" or self.learning_rate_decay):
             raise UserError(
-                "learning_rate_decay is 0, which stands for one that suits the sizes, with sizes 'auto' only: set one "
-                "above 0, for example 1"
+                f"learning_rate_decay is {self.learning_rate_decay:g}: it must be at least 0.001, or 0, which stands "
+                f"for one that suits the sizes, with sizes 'auto' only"
             )
         if self.sizes == "given" and self.output_bias == "auto":
             raise UserError("output_bias 'auto' is for sizes 'auto' only: set output_bias random or rare")
