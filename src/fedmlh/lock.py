@@ -1,0 +1,91 @@
+"""One writer at a time in a folder, by a lock that ends with its process, however the process ends.
+
+Readers never lock. The lock is a file in the folder, which does not make the folder count as holding anything.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedmlh.errors import UserError
+
+LOCK = ".lock"
+_PAUSE = 0.2
+_MOST_BYTES = 64
+
+
+class InUse(UserError):
+    """Another process writes to the folder."""
+
+    def __init__(self, folder: Path, process: int | None) -> None:
+        who = "another process" if process is None else f"process {process}"
+        super().__init__(f"{folder} is in use by {who}: wait until it ends, or end it")
+        self.process = process
+
+
+@contextmanager
+def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """Be the only writer in a folder, or raise InUse after `wait` seconds; a folder that is missing is made.
+
+    A folder that was made for the lock and in which nothing was written is removed again.
+    """
+    try:
+        made = _make(folder)
+        handle = _acquire(folder, time.monotonic() + wait)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (folder / LOCK).unlink()
+        os.close(handle)
+        with contextlib.suppress(OSError):  # not empty: something was written
+            for path in made:
+                path.rmdir()
+
+
+def is_empty(folder: Path) -> bool:
+    """Say whether a folder holds nothing but perhaps a lock."""
+    return all(entry.name == LOCK for entry in folder.iterdir())
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the ones that were made, the innermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _acquire(folder: Path, deadline: float) -> int:
+    path = folder / LOCK
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have removed the file between the two calls: then this lock guards nothing.
+            if _is_same(handle, path):
+                os.ftruncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
+                return handle
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(handle, _MOST_BYTES, 0).strip()
+                os.close(handle)
+                raise InUse(folder, int(holder) if holder.isdigit() else None) from None
+            time.sleep(_PAUSE)
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _is_same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
