@@ -1,0 +1,167 @@
+"""What one poisoned site of ten costs, attack by attack: accuracy on test beside that of the same run without it.
+
+python experiments/poison.py --data DATA [--attacks NAME ...] [--seeds 3] [--jobs 2] --out RESULT.json
+python experiments/poison.py --table RESULT.json
+
+The site answers every round in which it is sampled. It knows the server's bound, and encodes what it likes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedmlh
+from fedmlh.engines.local import LocalClients, live_in_process
+from fedmlh.engines.population import Population
+from fedmlh.federated.client import Memory
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.messages import Rejected, UpdateHeader, pack, unpack
+from fedmlh.federated.tally import Outbox
+from fedmlh.federated.validate import Expected
+
+#: A site's honest change, the root-mean-square the server allows, random draws -> what the site sends.
+Attack = Callable[[Tensor, float, np.random.Generator], Tensor]
+
+
+def _scaled_to(values: Tensor, rms: float) -> Tensor:
+    return values * (rms / float(values.double().square().mean().sqrt()))
+
+
+def _signs(values: Tensor, rng: np.random.Generator) -> Tensor:
+    return torch.from_numpy(rng.choice(np.array([-1, 1], np.float32), len(values)))
+
+
+ATTACKS: dict[str, Attack] = {
+    "nothing": lambda values, bound, rng: values,
+    "random signs, ±9": lambda values, bound, rng: 9 * _signs(values, rng),
+    "flip × 50": lambda values, bound, rng: -50 * values,
+    "flip at rms 9.9": lambda values, bound, rng: -_scaled_to(values, 9.9),
+    "flip at honest length": lambda values, bound, rng: -values,
+    "values × 1e6": lambda values, bound, rng: 1e6 * values,
+    "constant +1": lambda values, bound, rng: torch.ones_like(values),
+    "patient: flip just under the bound": lambda values, bound, rng: -_scaled_to(values, min(0.97 * bound, 1000)),
+}
+
+
+class PoisonedClients:
+    """Clients in this process, one of which sends what an attack makes of its honest update."""
+
+    def __init__(self, local: LocalClients, attack: Attack, poisoned: int) -> None:
+        self.local = local
+        self.attack = attack
+        self.poisoned = poisoned
+
+    @property
+    def memories(self) -> dict[int, Memory]:
+        """What the clients keep."""
+        return self.local.memories
+
+    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, bytes | Rejected]]:
+        """Train the sampled clients, and poison the update of one."""
+        for client, reply in self.local.exchange(sampled, outbox):
+            if client == self.poisoned and isinstance(reply, bytes):
+                reply = self._poison(reply, outbox.tally.expected)
+            yield client, reply
+
+    def _poison(self, reply: bytes, expected: Expected) -> bytes:
+        codec = make_codec(expected.codec)
+        header, payload = unpack(UpdateHeader, reply, len(reply))
+        honest = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
+        rng = np.random.default_rng([expected.seed, expected.round])
+        sent = self.attack(honest, expected.max_rms, rng)
+        return pack(header, codec.encode(sent, update_draws(expected.seed, header)))
+
+
+def poison(attack: str, client: int = 0) -> Any:
+    """Make an engine in which one client attacks."""
+
+    @contextmanager
+    def live(population: Population, workers: int | None) -> Iterator[PoisonedClients]:
+        with live_in_process(population, workers) as local:
+            yield PoisonedClients(local, ATTACKS[attack], client)
+
+    return live
+
+
+def measure(data: str, attack: str, seed: int) -> dict[str, Any]:
+    """Run `recommended` for 12 rounds with one poisoned site of ten."""
+    torch.set_num_threads(1)
+    config = fedmlh.Config.load("recommended").replace(data=data, seed=seed, rounds=12, device="cpu")
+    dataset = fedmlh.load(data)
+    with tempfile.TemporaryDirectory() as folder:
+        run = fedmlh.run(config, dataset, Path(folder) / "run", engine=poison(attack), workers=1)
+        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "attack": attack,
+        "seed": seed,
+        "precision": run.summary["precision"],
+        "sampled": sum(0 in record["clients"] for record in records),
+        "refused": sum(len(record["refused"]) for record in records),
+        "clipped": [[record["round"], entry] for record in records for entry in record.get("clipped", [])],
+        "machine": f"{platform.machine()}, torch {torch.__version__}",
+    }
+
+
+def show(result: list[dict[str, Any]]) -> str:
+    """Write the table: mean and spread over seeds, and the largest fall of P@1 of a seed."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in result:
+        found.setdefault(run["attack"], {})[run["seed"]] = run
+    lines = ["| one site of ten sends | P@1 | fall, mean | fall, worst seed | rounds it counted in | scaled down |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for attack in (name for name in ATTACKS if name in found):
+        runs = found[attack]
+        values = [100 * run["precision"]["1"] for run in runs.values()]
+        falls = [100 * (found["nothing"][seed]["precision"]["1"] - runs[seed]["precision"]["1"]) for seed in runs]
+        spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+        counted = fmean(run["sampled"] for run in runs.values())
+        clipped = fmean(len(run["clipped"]) for run in runs.values())
+        row = [attack, f"{fmean(values):.1f}{spread}", f"{fmean(falls):.1f}", f"{max(falls):.1f}"]
+        lines.append("| " + " | ".join([*row, f"{counted:.1f}", f"{clipped:.1f}"]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what was asked for and keep it, or show what was kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(show(json.loads(arguments.table.read_text())))
+        return
+    spawn = multiprocessing.get_context("spawn")
+    result = []
+    with ProcessPoolExecutor(arguments.jobs, spawn) as pool:
+        jobs = [
+            pool.submit(measure, str(arguments.data), attack, seed)
+            for seed in range(arguments.seeds)
+            for attack in arguments.attacks
+        ]
+        for job in as_completed(jobs):
+            result.append(job.result())
+            print(result[-1]["attack"], result[-1]["seed"], result[-1]["precision"], flush=True)
+    result.sort(key=lambda run: (list(ATTACKS).index(run["attack"]), run["seed"]))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(show(result))
+
+
+if __name__ == "__main__":
+    main()
