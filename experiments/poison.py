@@ -80,7 +80,7 @@ class PoisonedClients:
         header, payload = unpack(UpdateHeader, reply, len(reply))
         honest = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
         rng = np.random.default_rng([expected.seed, expected.round])
-        sent = self.attack(honest, expected.max_rms, rng)
+        sent = self.attack(honest, expected.max_rms[self.poisoned], rng)
         return pack(header, codec.encode(sent, update_draws(expected.seed, header)))
 
 

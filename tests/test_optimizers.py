@@ -24,7 +24,7 @@ def walk(config, changes):
     """Models of successive rounds."""
     model, kept, models = draw(0), {}, []
     for change in changes:
-        model, kept = OPTIMIZERS[config.server_optimizer](config, model, Change(change, 1.0), kept)
+        model, kept = OPTIMIZERS[config.server_optimizer](config, model, Change(change, 1.0, 8), kept)
         models.append(model)
     return models
 
@@ -68,11 +68,11 @@ def test_fedexp_steps_further_where_updates_disagree_and_never_less_than_one():
     updates = [draw(s) for s in range(1, 9)]
     mean = torch.stack(updates).mean(0)
     squares = [float((u**2).sum()) for u in updates]
-    model, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, float(np.mean(squares))), {})
+    model, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, float(np.mean(squares)), 8), {})
     step = float((model - draw(0)).norm() / mean.norm())
     assert step == pytest.approx(np.mean(squares) / (2 * float((mean**2).sum())), rel=1e-5)
     assert step > 1
-    same, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, float((mean**2).sum())), {})
+    same, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, float((mean**2).sum()), 8), {})
     torch.testing.assert_close(same, draw(0) + mean)
 
 
@@ -81,7 +81,7 @@ def test_a_larger_tau_holds_fedexp_back():
     mean = draw(1)
     length = float(mean.double().square().sum())
     config = SMALL.replace(server_optimizer="fedexp", server_tau=length)
-    model, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, 12 * length), {})
+    model, _ = OPTIMIZERS["fedexp"](config, draw(0), Change(mean, 12 * length, 8), {})
     torch.testing.assert_close(model, draw(0) + 12 / (2 * 2) * mean)
 
 

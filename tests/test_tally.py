@@ -43,6 +43,9 @@ def content(tally):
         change.square,
         None if control is None else control.numpy().tobytes(),
         tally.losses,
+        tally.lengths,
+        tally.control_lengths,
+        tally.clipped,
         tally.bytes_up,
         tally.close(),
     )
@@ -86,7 +89,9 @@ def test_a_tally_is_what_the_replies_say(settings):
 @pytest.mark.parametrize("uniform", [True, False])
 def test_the_largest_updates_of_the_largest_clients_do_not_overflow(uniform):
     sampled = dict.fromkeys(range(3), 2**24)
-    tally = Tally(Expected("run", "config", 1, 0, "fp32", 2, sampled, LIMIT, 0), uniform=uniform, device=CPU)
+    bounds = dict.fromkeys(sampled, LIMIT)
+    expected = Expected("run", "config", 1, 0, "fp32", 2, sampled, bounds, LIMIT, True, 2**24, 0)
+    tally = Tally(expected, uniform=uniform, device=CPU)
     payload = np.array([LIMIT, -LIMIT], "<f4").tobytes()
     for client, examples in sampled.items():
         tally.add(client, pack(UpdateHeader("run", "config", 1, 0, client, "fp32", examples, 0.5), payload))
@@ -119,6 +124,18 @@ def test_parts_add_up_to_the_whole(settings):
         for part in rng.permutation(3):
             total.merge(parts[part])
         assert content(total) == expected
+
+
+def test_updates_that_are_too_long_are_scaled_alike_in_every_part():
+    _, replies, whole = hear()
+    tight = dataclasses.replace(whole.expected, max_rms=dict.fromkeys(SIZES, whole.lengths[3] / 3))
+    together, first, second = (Tally(tight, uniform=True, device=CPU) for _ in range(3))
+    for tally, client in ((together, 3), (together, 4), (second, 4), (first, 3)):
+        tally.add(client, replies[client])
+    second.merge(first)
+    assert content(second) == content(together)
+    assert together.clipped == pytest.approx({3: 1 / 3, 4: whole.lengths[3] / 3 / whole.lengths[4]})
+    assert together.lengths == pytest.approx(dict.fromkeys((3, 4), whole.lengths[3] / 3))
 
 
 def test_what_was_sent_adds_up():

@@ -46,7 +46,8 @@ OWN = {
     "server_optimizer": "adam",
     "server_learning_rate": 0.5,
     "model_average": 0.5,
-    "max_update_rms": 1.0,
+    "max_share": 0.5,
+    "clip": "off",
     "top_k": (1,),
     "local_baseline": True,
 }

@@ -94,8 +94,14 @@ class Config:
         at_least=0,
         at_most=0.9,
     )
-    max_update_rms: float = option(
-        10.0, "an update whose root-mean-square change of a parameter exceeds this is refused", at_least=0
+    max_share: float = option(
+        0.0,
+        "weighting examples: the largest share of one client in a round's average; 0: twice that of an average client",
+        at_least=0,
+        at_most=1,
+    )
+    clip: Literal["auto", "off"] = option(
+        "auto", "auto: an update much longer than others were is scaled down to a bound, which follows from the run"
     )
     server_optimizer: Literal["average", "momentum", "adam", "yogi", "adagrad", "fedexp"] = option(
         "average", "what the server makes of the average change"
@@ -306,6 +312,10 @@ class Config:
     def from_mapping(cls, values: Mapping[str, Any], source: str) -> "Config":
         """A config from names and values; `source` says in an error where they stood."""
         known = [entry.name for entry in dataclasses.fields(cls)]
+        for name, default in _RETIRED.items():
+            if values.get(name, default) != default:
+                raise UserError(f"{source}: {name} is no longer a setting: remove it (clip says what there is now)")
+        values = {name: value for name, value in values.items() if name not in _RETIRED}
         for name in values:
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
@@ -348,6 +358,10 @@ class Config:
             value = json.dumps(getattr(self, entry.name), ensure_ascii=False).replace("\x7f", "\\u007f")
             lines += [f"# {entry.metadata['help']}", f"{entry.name} = {value}"]
         return "\n".join(lines) + "\n"
+
+
+#: Settings of earlier versions that have no effect any more, with the value that older files hold for them.
+_RETIRED = {"max_update_rms": 10.0}
 
 
 def presets() -> list[str]:

@@ -146,6 +146,8 @@ def run_rounds(
             "attempts": report.attempts,
             "clients": report.accepted,
             "refused": report.refused,
+            "clipped": report.clipped,
+            "clamped": report.clamped,
             "train_loss": report.loss,
             judge.name: values,
             "bytes_up": report.bytes_up,

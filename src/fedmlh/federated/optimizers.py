@@ -23,6 +23,8 @@ class Change:
 
     mean: Tensor  # [P]
     square: float
+    #: How many updates it is the average of.
+    count: int
 
 
 def average(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
@@ -37,9 +39,12 @@ def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tu
 
 
 def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1."""
+    """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1.
+
+    Updates at right angles to each other give a step of half their number. More than that takes updates that cancel.
+    """
     length = square_length(change.mean)
-    step = max(1.0, change.square / (2 * (length + config.server_tau)))
+    step = max(1.0, min(change.square / (2 * (length + config.server_tau)), change.count / 2))
     return torch.add(model, change.mean, alpha=config.server_learning_rate * step), {}
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.errors import UserError
+from fedmlh.federated.clipping import Clipping, Lengths, cap_weight, confine
 from fedmlh.federated.delivery import (
     Changes,
     drop_old,
@@ -19,7 +20,7 @@ from fedmlh.federated.delivery import (
 )
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
-from fedmlh.federated.participation import Attempt
+from fedmlh.federated.participation import Attempt, Refusal
 from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected
@@ -64,6 +65,8 @@ class ServerState:
     reached: frozenset[int] = frozenset()
     #: At the next round, by runs that were given up in it.
     tried: Tried = Tried()
+    #: Of updates that counted lately: what the next ones are measured by.
+    lengths: Lengths = field(default_factory=Lengths)
 
     @property
     def shown(self) -> Tensor:
@@ -84,6 +87,10 @@ class RoundReport:
     attempts: int = 0
     accepted: list[int] = field(default_factory=list)
     refused: list[dict[str, object]] = field(default_factory=list)
+    #: Clients whose updates were too long, and by which factor they were scaled.
+    clipped: list[dict[str, object]] = field(default_factory=list)
+    #: How many values of the new model, and of SCAFFOLD's control, were outside what may be sent.
+    clamped: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     loss: float = 0.0
@@ -98,6 +105,7 @@ class RoundReport:
         self.log.append(attempt)
         self.attempts = attempt.attempt + 1
         self.accepted = list(attempt.accepted)
+        self.clipped = [{"client": client, "factor": tally.clipped[client]} for client in sorted(tally.clipped)]
         self.refused += [{"attempt": attempt.attempt, **vars(entry)} for entry in attempt.refused]
         new = {client for client, _ in tally.sent} - self.reached
         self.reached |= new
@@ -105,6 +113,12 @@ class RoundReport:
         self.bytes_down += sum(length for _, length in tally.sent) + shared_bytes * len(new)
         if attempt.accepted:
             self.loss = sum(tally.losses[client] for client in attempt.accepted) / len(attempt.accepted)
+
+    def refuse(self, attempt: int, excess: Mapping[int, float]) -> None:
+        """Take down because of whom an attempt is repeated: how many times too long their updates were."""
+        for client, times in excess.items():
+            detail = f"{times:.3g} times as long as others showed to be plausible: the first round is repeated"
+            self.refused.append({"attempt": attempt, **vars(Refusal(client, Reason.RANGE, detail))})
 
 
 class GivenUp(UserError):
@@ -126,6 +140,7 @@ class Server:
         self.device = device
         self.seeds: Seeds = task.draw_seeds()
         self.max_examples = max_examples
+        self.clipping = Clipping(task, max_examples)
         corrected = task.config.correction == "vrl-sgd"
         self.steps = max(map(task.recipe.steps, max_examples.values())) if corrected else 0
         # Bound to what is trained, so that an update of another run cannot be replayed into this one.
@@ -144,11 +159,11 @@ class Server:
         report = RoundReport(
             state.round + 1, bytes_up=tried.bytes_up, bytes_down=tried.bytes_down, reached=set(state.reached)
         )
-        for attempt in range(tried.attempts, tried.attempts + config.max_attempts):
-            new_state = self._attempt(state, attempt, exchange, report)
-            if new_state is not None:
-                return new_state, report
-            state = self._forget(state, report.log[-1])
+        end = tried.attempts + config.max_attempts
+        for attempt in range(tried.attempts, end):
+            state = self._attempt(state, attempt, exchange, report, last=attempt == end - 1)
+            if state.round == report.round:
+                return state, report
         reasons = "; ".join(
             f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:]
         )
@@ -200,9 +215,14 @@ class Server:
         )
         return header, payload
 
-    def _attempt(self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport) -> ServerState | None:
+    def _attempt(
+        self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport, *, last: bool
+    ) -> ServerState:
+        """Return the state after the round; if it has to be repeated, the old one and what was learned of clients."""
         config = self.task.config
         clients = self.sample(report.round, attempt)
+        sampled = {client: self.max_examples[client] for client in clients}
+        bounds = self.clipping.bounds(clients, state.lengths)
         expected = Expected(
             self.run,
             self.task.fingerprint,
@@ -210,8 +230,11 @@ class Server:
             attempt,
             config.update_codec,
             len(state.model),
-            {client: self.max_examples[client] for client in clients},
-            config.max_update_rms,
+            sampled,
+            bounds.updates,
+            bounds.control,
+            bounds.scales,
+            cap_weight(sampled, config.max_share or 2 / len(sampled)),
             self.seeds.run,
             control=config.correction == "scaffold",
         )
@@ -233,17 +256,28 @@ class Server:
                 tally.add(*part)
             del part  # or it would lie there until the next has come whole
         report.close(tally, len(self.shared))
+        lengths = self.clipping.remember(state.lengths, tally.lengths, tally.control_lengths)
         if len(tally.losses) < config.quorum:
-            return None
+            return self._forget(state, report.log[-1])
+        if not state.lengths.steps and not last:
+            # Nothing was known of what is usual, so that the bound was wide. Now it is: what stands out may not count.
+            excess = self.clipping.find_excess(tally.lengths, tally.control_lengths, lengths)
+            if excess:
+                report.refuse(attempt, excess)
+                return replace(self._forget(state, report.log[-1]), lengths=lengths)
         model, vectors = self._step(state, tally.change())
+        model, report.clamped = confine(model, "the model")
         control_change = tally.control_change()
         if control_change is not None:
             # Over all clients, since those who did not take part keep the control they had.
             share = len(report.accepted) / len(self.max_examples)
             before = state.vectors.get("control", torch.zeros_like(state.model))
-            vectors = {**vectors, "control": torch.add(before, control_change, alpha=share)}
+            control, clamped = confine(torch.add(before, control_change, alpha=share), "the control")
+            vectors = {**vectors, "control": control}
+            report.clamped += clamped
         accepted = {**state.accepted, **dict.fromkeys(report.accepted, (report.round, attempt))}
-        new_state = ServerState(report.round, model, accepted, vectors, reached=frozenset(report.reached))
+        reached = frozenset(report.reached)
+        new_state = ServerState(report.round, model, accepted, vectors, reached=reached, lengths=lengths)
         return self._deliver(state, self._forget(new_state, report.log[-1]))
 
     def _forget(self, state: ServerState, attempt: Attempt) -> ServerState:

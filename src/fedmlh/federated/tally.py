@@ -23,12 +23,18 @@ class Tally:
         self.losses: dict[int, float] = {}
         self.weights: dict[int, int] = {}
         self.squares: dict[int, float] = {}
+        #: Root-mean-square values of the updates that count, and of the changes of their controls.
+        self.lengths: dict[int, float] = {}
+        self.control_lengths: dict[int, float] = {}
+        #: By which factor the updates that were too long were scaled.
+        self.clipped: dict[int, float] = {}
         self.refused: list[Refusal] = []
         self.sent: list[tuple[int, int]] = []  # appended to by the engine's threads, so not a running sum
         self.bytes_up = 0
         size, sampled = expected.num_parameters, expected.max_examples
         # The bound is that of the whole attempt in every part of it, so that all parts have the same scale.
-        self._average = Average(size, len(sampled) if uniform else sum(sampled.values()), device)
+        heaviest = sum(min(examples, expected.max_weight) for examples in sampled.values())
+        self._average = Average(size, len(sampled) if uniform else heaviest, device)
         self._controls = Average(size, len(sampled), device) if expected.control else None
 
     def send(self, header: BroadcastHeader, payload: bytes | memoryview) -> bytes:
@@ -47,13 +53,17 @@ class Tally:
         except Rejected as refusal:
             self.refused.append(Refusal(client, refusal.reason, refusal.detail))
             return
-        weight = 1 if self.uniform else update.header.examples
+        weight = 1 if self.uniform else min(update.header.examples, self.expected.max_weight)
         self._average.add(update.values.to(self.device), weight)
         if self._controls is not None and update.control is not None:
             self._controls.add(update.control.to(self.device), 1)
+            self.control_lengths[client] = update.control_length
         self.losses[client] = update.header.loss
         self.weights[client] = weight
         self.squares[client] = weight * update.square
+        self.lengths[client] = update.length
+        if update.factor < 1:
+            self.clipped[client] = update.factor
 
     def merge(self, other: "Tally") -> None:
         """Add what another has counted of the same attempt, from other clients."""
@@ -65,6 +75,9 @@ class Tally:
         self.losses |= other.losses
         self.weights |= other.weights
         self.squares |= other.squares
+        self.lengths |= other.lengths
+        self.control_lengths |= other.control_lengths
+        self.clipped |= other.clipped
         self.refused += other.refused
         self.sent += other.sent
         self.bytes_up += other.bytes_up
@@ -85,7 +98,7 @@ class Tally:
     def change(self) -> Change:
         """The average update, and how long updates are on average."""
         squares = sum(self.squares[client] for client in sorted(self.squares))  # floats: always in the same order
-        return Change(self._average.mean(), squares / sum(self.weights.values()))
+        return Change(self._average.mean(), squares / sum(self.weights.values()), len(self.weights))
 
     def control_change(self) -> Tensor | None:
         """The average change of SCAFFOLD's controls, where there are any.  # [P]"""

@@ -30,7 +30,13 @@ class Expected:
     num_parameters: int
     #: The sampled clients and the most examples each can have.
     max_examples: Mapping[int, int]
-    max_rms: float
+    #: The longest update of each client, and change of a control, as root-mean-square values.
+    max_rms: Mapping[int, float]
+    max_control_rms: float
+    #: Whether a longer update is scaled down; else it is refused.
+    scales: bool
+    #: The most examples that count as a client's weight.
+    max_weight: int
     #: The run's, from which a codec's random choices follow.
     seed: int
     #: Whether an update carries the change of a control vector as well.
@@ -44,7 +50,14 @@ class Update:
     header: UpdateHeader
     values: Tensor  # [P]
     square: float  # the squared length of the values
+    factor: float  # by which it was scaled to be as short as the bound; 1: it was short enough
     control: Tensor | None  # [P] change of the control vector, where there is one
+    control_length: float  # its root-mean-square value
+
+    @property
+    def length(self) -> float:
+        """The root-mean-square value."""
+        return math.sqrt(self.square / len(self.values))
 
 
 def check_update(message: bytes, sender: int, expected: Expected, taken: Collection[int]) -> Update:
@@ -68,27 +81,42 @@ def check_update(message: bytes, sender: int, expected: Expected, taken: Collect
     if not 0 <= header.loss <= MAX_LOSS:
         raise Rejected(Reason.RANGE, f"a loss of {header.loss:.3g}")
     payload, change = _split(payload, header.control, wanted=expected.control)
+    size = expected.num_parameters
     try:
-        size = expected.num_parameters
         values = codec.decode(payload, size, update_draws(expected.seed, header))
         control = codec.decode(change, size, control_draws(expected.seed, header)) if expected.control else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    square = 0.0
-    for name, part in (("control", control), ("update", values)):
-        if part is None:
-            continue
-        largest = max(abs(float(end)) for end in torch.aminmax(part))  # NaN and infinity pass through
-        if not math.isfinite(largest):
-            raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
-        if largest > LIMIT:
-            raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
-        square = square_length(part)
-        rms = math.sqrt(square / len(part))
-        if rms > expected.max_rms:
-            detail = f"root-mean-square change of the {name} {rms:.3g}, at most {expected.max_rms:g} is allowed"
+    control_length = 0.0
+    if control is not None:
+        control, square, _ = _confine(control, "control", expected.max_control_rms, scales=False)
+        control_length = math.sqrt(square / size)
+    values, square, factor = _confine(values, "update", expected.max_rms[header.client], scales=expected.scales)
+    return Update(header, values, square, factor, control, control_length)
+
+
+def _confine(values: Tensor, name: str, max_rms: float, *, scales: bool) -> tuple[Tensor, float, float]:
+    """Return a vector that may count, its squared length and by which factor it was scaled, or raise Rejected."""
+    if not math.isfinite(_largest(values)):
+        raise Rejected(Reason.NON_FINITE, f"the {name} contains NaN or infinity")
+    square, factor = square_length(values), 1.0
+    rms = math.sqrt(square / len(values))
+    if rms > max_rms:
+        if not scales:
+            detail = f"root-mean-square change of the {name} {rms:.3g}, at most {max_rms:.3g} is plausible (clip=off)"
             raise Rejected(Reason.RANGE, detail)
-    return Update(header, values, square, control)
+        factor = max_rms / rms
+        values = values * factor
+        square = square_length(values)
+    largest = _largest(values)
+    if largest > LIMIT:
+        raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
+    return values, square, factor
+
+
+def _largest(values: Tensor) -> float:
+    """Return the largest magnitude; NaN and infinity pass through."""
+    return max(abs(float(end)) for end in torch.aminmax(values))
 
 
 def _split(payload: memoryview, control: int, *, wanted: bool) -> tuple[memoryview, memoryview]:

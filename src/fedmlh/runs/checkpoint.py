@@ -1,6 +1,7 @@
 """Checkpoints: after every round the whole state of a run, sealed, from which it continues to the same bits."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
+from fedmlh.federated.clipping import Lengths
 from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState, Tried
@@ -133,6 +135,7 @@ class Checkpoints:
                     changes,
                     frozenset(state["reached"]),
                     Tried(**state["tried"]),
+                    _read_lengths(state.get("lengths", {})),
                 ),
                 models["best"].to(self.device),
                 state["best_round"],
@@ -151,6 +154,7 @@ class Checkpoints:
             "accepted": progress.server.accepted,
             "reached": sorted(progress.server.reached),
             "tried": vars(progress.server.tried),
+            "lengths": vars(progress.server.lengths),
             "vectors": list(progress.server.vectors),
             "changes": sorted(progress.server.changes),
             "best_round": progress.best_round,
@@ -188,6 +192,14 @@ class Checkpoints:
     def _generations(self) -> list[Path]:
         names = self.folder.glob("round-*") if self.folder.is_dir() else []
         return sorted(path for path in names if path.name[len("round-") :].isdigit())
+
+
+def _read_lengths(stored: dict[str, list[float]]) -> Lengths:
+    """Return the lengths of recent updates; checkpoints of before they were kept have none."""
+    lengths = Lengths(**{name: tuple(values) for name, values in stored.items()})
+    if not all(type(length) is float and 0 <= length < math.inf for length in (*lengths.steps, *lengths.controls)):
+        raise ValueError("the length of an update that is no length")
+    return lengths
 
 
 def _held_file(values: Mapping[str, Tensor]) -> str:

@@ -23,6 +23,10 @@ class Codec(Protocol):
     def feedback(self) -> bool:
         """Whether what was left out is kept and added to the next vector; sound only if less is left than was given."""
 
+    @property
+    def inflation(self) -> float:
+        """How many times longer than the encoded vector the decoded one may be, in root mean square."""
+
     def size(self, length: int) -> int:
         """The most bytes a vector of that length can take."""
 

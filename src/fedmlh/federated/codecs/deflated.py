@@ -20,6 +20,7 @@ class Deflated:
     def __init__(self, inner: "Codec") -> None:
         self.inner = inner
         self.feedback = inner.feedback
+        self.inflation = inner.inflation
 
     def size(self, length: int) -> int:
         """One byte more than the inner codec's."""

@@ -8,6 +8,8 @@ from torch import Tensor
 class FloatCodec:
     """Plain little-endian floats of 4 or 2 bytes."""
 
+    inflation = 1.0
+
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
         self.feedback = self.dtype.itemsize < 4

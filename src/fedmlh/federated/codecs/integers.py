@@ -1,5 +1,7 @@
 """Integers of 8, 4 or 2 bits with a scale a block, rounded up or down at random so that the mean is exact."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,6 +28,9 @@ class IntCodec:
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.top = 2 ** (bits - 1) - 1
+        # A value a < 1 / top of a block, rounded to 0 or 1 / top, gives a / top when squared, not a². Worst is a block
+        # with one value 1 and all others as large as makes (1 + 127 a / top) / (1 + 127 a²) largest.
+        self.inflation = math.sqrt((1 + math.sqrt(1 + (BLOCK - 1) / self.top**2)) / 2)
         self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
         #: What each byte stands for: levels from −1 to 1, and whether all its codes stand for one.
         codes = np.arange(256)[:, None] >> self._shifts & 2**bits - 1

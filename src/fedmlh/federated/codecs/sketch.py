@@ -27,6 +27,8 @@ class SketchCodec:
 
     def __init__(self, share: Fraction) -> None:
         self.share = share
+        # A cell holds all values that fall into it: the mean over rows adds P / (ROWS · width) of the squared length.
+        self.inflation = math.sqrt(1 + 1 / (2 * share))
 
     def width(self, length: int) -> int:
         """Cells a row."""

@@ -18,6 +18,7 @@ class TopCodec:
     """
 
     feedback = True
+    inflation = 1.0
 
     def __init__(self, share: Fraction) -> None:
         self.share = share

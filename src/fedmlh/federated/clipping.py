@@ -1,0 +1,139 @@
+"""How far one client may move the model in a round, with nothing to set.
+
+Lengths are root-mean-square values over the parameters, of updates as the server decodes them. What is compared is the
+length per local step. In the first round the bound is what the local optimizer can reach in a step. After that it is a
+multiple of what was usual lately, by the median: fewer than half of the clients cannot move it. A first round whose own
+median shows that an update was too long is repeated once, by that median.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median_low
+
+import torch
+from torch import Tensor
+
+from fedmlh.errors import UserError
+from fedmlh.federated.aggregate import LIMIT
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.task import Task
+
+#: A step may be this many times as long as the usual one. Honest ones were seen to stay below that.
+SLACK = 2.0
+#: Refusing an honest update costs more than scaling it, so the bound is this many times wider where it refuses.
+REFUSAL_SLACK = 4.0
+#: Lengths that tell what is usual: those of three rounds, and at least so many.
+_ROUNDS, _FEWEST = 3, 16
+#: A client counts as taking at most so many times the steps of the median client, whatever number of points it claims.
+_MOST_STEPS = 2
+#: A step of Adam changes a value by about the learning rate; this much more is allowed for in the first round.
+_STEP_SLACK = 1.5
+#: The same for a gradient, beside the loss's derivative by the outputs: inputs and layers have length 1 or so.
+_GRADIENT_SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What counted lately: lengths of updates per step, and lengths of the changes of controls that came with them."""
+
+    steps: tuple[float, ...] = ()
+    controls: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The longest update of each client, and the longest change of a control, that count whole."""
+
+    updates: Mapping[int, float]
+    control: float
+    #: Whether a longer update is scaled down; else it is refused. A control is always refused.
+    scales: bool
+
+
+class Clipping:
+    """The bounds of a task's rounds, over clients with at most so many examples each."""
+
+    def __init__(self, task: Task, max_examples: Mapping[int, int]) -> None:
+        self.task = task
+        steps = {client: task.recipe.steps(examples) for client, examples in max_examples.items()}
+        usual = median_low(steps.values())
+        #: How many steps each client counts as taking; one that takes few may go as far as the median client.
+        self.steps = {client: min(max(count, usual), _MOST_STEPS * usual) for client, count in steps.items()}
+
+    def bounds(self, clients: Iterable[int], recent: Lengths) -> Bounds:
+        """Return the bounds for clients of the next round."""
+        config, recipe = self.task.config, self.task.recipe
+        scales = config.correction == "none"  # the states of the corrections assume that all of an update counted
+        if config.clip == "off":
+            return Bounds(dict.fromkeys(clients, math.inf), math.inf, scales)
+        inflation, gradient = make_codec(config.update_codec).inflation, _gradient_length(self.task)
+        first = recipe.learning_rate * (_STEP_SLACK if recipe.optimizer == "adam" else gradient)
+        step = _usual(recent.steps, first * inflation) * (1.0 if scales else REFUSAL_SLACK)
+        control = _usual(recent.controls, gradient * inflation) * REFUSAL_SLACK
+        return Bounds({client: self.steps[client] * step for client in clients}, control, scales)
+
+    def find_excess(
+        self, updates: Mapping[int, float], controls: Mapping[int, float], recent: Lengths
+    ) -> dict[int, float]:
+        """Return the clients whose updates, or changes of controls, are too long, and how many times."""
+        bounds = self.bounds(updates, recent)
+        times = {
+            client: max(length / bounds.updates[client], controls.get(client, 0.0) / bounds.control)
+            for client, length in updates.items()
+        }
+        return {client: times[client] for client in sorted(times) if times[client] > 1}
+
+    def remember(self, recent: Lengths, updates: Mapping[int, float], controls: Mapping[int, float]) -> Lengths:
+        """Return what counts as recent after a round with updates and changes of controls of these lengths."""
+        most = max(_FEWEST, _ROUNDS * self.task.config.clients_per_round)
+        steps = [updates[client] / self.steps[client] for client in sorted(updates)]
+        changes = [controls[client] for client in sorted(controls)]
+        return Lengths((*recent.steps, *steps)[-most:], (*recent.controls, *changes)[-most:])
+
+
+def _usual(recent: tuple[float, ...], first: float) -> float:
+    """Return a multiple of the median, or what holds in the first round if there is none or nothing moved."""
+    usual = median_low(recent) if recent else 0.0
+    return SLACK * usual if usual > 0 else first
+
+
+def _gradient_length(task: Task) -> float:
+    """Return the longest gradient that is plausible at the first model, as a root-mean-square value."""
+    stack = task.stack
+    # By the outputs of a table, softmax has a derivative of length √2 at most; bce, a mean over buckets, one of 1/√B.
+    by_outputs = math.sqrt(2) if task.recipe.softmax else 1 / math.sqrt(stack.num_outputs)
+    return _GRADIENT_SLACK * by_outputs * math.sqrt(stack.num_tables / stack.num_parameters)
+
+
+def cap_weight(examples: Mapping[int, int], share: float) -> int:
+    """Return the largest weight of one client, so that none has more than the share of the weight of all.
+
+    Heavier clients count as this many examples. Where the share is too small for so few clients, all weigh the same.
+    """
+    ordered = sorted(examples.values(), reverse=True)
+    rest = sum(ordered)
+    if ordered[0] <= share * rest:
+        return ordered[0]
+    for capped, heaviest in enumerate(ordered, start=1):
+        rest -= heaviest
+        # With so many clients at the cap c, c = share · (capped · c + rest).
+        left = 1 - share * capped
+        if left <= 0:
+            return heaviest
+        cap = share * rest / left
+        if capped == len(ordered) or cap >= ordered[capped]:
+            return max(1, int(cap))
+    return 1
+
+
+def confine(values: Tensor, what: str) -> tuple[Tensor, int]:
+    """Return values within ±LIMIT, which every codec can carry, and how many had to be clamped; NaN is an error."""
+    ends = [float(end) for end in torch.aminmax(values)]
+    if any(math.isnan(end) for end in ends):
+        raise UserError(
+            f"the server's step would leave {what} with values that are not numbers: use a smaller server_learning_rate"
+        )
+    if max(map(abs, ends)) <= LIMIT:
+        return values, 0
+    return values.clamp(-LIMIT, LIMIT), int((values.abs() > LIMIT).sum())
