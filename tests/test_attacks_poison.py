@@ -172,7 +172,8 @@ def test_a_poisoned_run_goes_on_after_a_stop_to_the_same_bits(tmp_path: Path) ->
             raise Stop
 
     engine = POISON.poison("flip × 50")
-    whole = run(CONFIG, DATA, tmp_path / "whole", engine=engine, workers=1)
+    told: list[str] = []
+    whole = run(CONFIG, DATA, tmp_path / "whole", engine=engine, workers=1, tell=told.append)
     with pytest.raises(Stop):
         run(CONFIG, DATA, tmp_path / "cut", engine=engine, workers=1, watch=stop)
     cut = run(CONFIG, DATA, tmp_path / "cut", engine=engine, workers=1, resume=True)
@@ -181,4 +182,5 @@ def test_a_poisoned_run_goes_on_after_a_stop_to_the_same_bits(tmp_path: Path) ->
     assert records[0] == records[1]
     assert weights[0] == weights[1]
     lines = (whole.folder / "metrics.jsonl").read_text().splitlines()
+    assert any("updates of client 0 were too long" in line for line in told)
     assert any(entry["client"] == 0 for line in lines for entry in json.loads(line)["clipped"])

@@ -1,6 +1,7 @@
 """A run, whatever engine reaches the clients: rounds with their checkpoints, the best one selected, tested and kept."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,6 +112,10 @@ def conduct(
     if progress is not None:
         write(progress)
     progress = run_rounds(server, clients, judge, watch, save, progress)
+    for client, rounds in sorted(_count_clipped(progress).items()):
+        tell(
+            f"updates of client {client} were too long in {rounds} rounds and were scaled down (clip; see metrics.jsonl)"
+        )
     summary = summarize(task, progress, judge.evaluator.evaluate(progress.best_model, test)) | more(progress)
     save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
     folder.write_summary(summary)
@@ -171,6 +176,11 @@ def run_rounds(
         save(progress)
         watch(record)
     return progress
+
+
+def _count_clipped(progress: Progress) -> Counter[int]:
+    """Count for each client the rounds in which its update was scaled down."""
+    return Counter(entry["client"] for record in progress.history for entry in record.get("clipped", ()))
 
 
 def _is_patience_over(progress: Progress, patience: int) -> bool:
