@@ -114,8 +114,8 @@ def conduct(
     progress = run_rounds(server, clients, judge, watch, save, progress)
     for client, rounds in sorted(_count_clipped(progress).items()):
         tell(
-            f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by how "
-            f"much, setting clip turns it off"
+            f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
+            f"how much; the setting clip turns this off"
         )
     summary = summarize(task, progress, judge.evaluator.evaluate(progress.best_model, test)) | more(progress)
     save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
