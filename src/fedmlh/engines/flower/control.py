@@ -23,6 +23,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from fedmlh.deployment.agreement import split_address
 from fedmlh.deployment.federation import Enrolment, Federation
 from fedmlh.engines.flower.bundle import make_bundle
+from fedmlh.engines.flower.credential import Credential
 from fedmlh.errors import UserError
 
 #: Seconds for which a SuperLink is asked again that answers with a failure of its own.
@@ -39,7 +40,10 @@ class Control:
             server_address=address,
             insecure=False,
             root_certificates=federation.agreement.authority,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                Credential(federation.server / "credential"),
+            ],
         )
 
     def close(self) -> None:
@@ -58,7 +62,7 @@ class Control:
             time.sleep(1)
 
     def answers(self) -> bool:
-        """Whether a SuperLink is there that the federation's authority vouches for."""
+        """Say whether a SuperLink is there that the federation's authority vouches for and that knows this account."""
         try:
             self._call("ListNodes", ListNodesRequest())
         except httpx.HTTPError:
@@ -102,6 +106,8 @@ class Control:
 
 def find_statuses(federation: Federation) -> dict[int, str] | None:
     """How each enrolled site is connected; None where no SuperLink answers."""
+    if not (federation.server / "credential").exists():  # never started
+        return None
     with contextlib.closing(Control(federation)) as control:
         if not control.answers():
             return None
