@@ -4,6 +4,7 @@ Reads a JSON object from standard input and becomes that account. Prints which c
 federation lie open, and which of the secrets that it is told to look for it found.
 """
 
+import contextlib
 import json
 import os
 import ssl
@@ -60,10 +61,8 @@ def attack(place: dict[str, Any], calls: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     told = json.load(sys.stdin)
-    try:  # what is imported at the first call is imported while it can be read
+    with contextlib.suppress(httpx.HTTPError):  # what a first call imports is imported while it can be read
         httpx.get("https://127.0.0.1:1", trust_env=False)
-    except httpx.HTTPError:
-        pass
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)

@@ -89,7 +89,7 @@ class Commands:
         self.stack = ExitStack()
 
     def call(self, name: str, *arguments: object, **settings: str) -> "subprocess.Popen[bytes]":
-        log = self.stack.enter_context(open(self.federation.path / f"{name}.log", "ab"))
+        log = self.stack.enter_context((self.federation.path / f"{name}.log").open("ab"))
         command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
         self.stack.callback(stop, process, seconds=30)

@@ -1,8 +1,8 @@
 """A Grid that looks at what a reply says of itself before it takes the reply in.
 
 Flower sends an array as a list of chunks, and a list may name one chunk many times: gigabytes of equal blocks are one
-small chunk on the wire. Here the list is read first, and a reply that would come to more than any honest one is refused.
-A reply that has not come whole keeps nobody waiting.
+small chunk on the wire. Here the list is read first, and a reply that would come to more than any honest one is
+refused. A reply that has not come whole keeps nobody waiting.
 """
 
 import json

@@ -55,7 +55,7 @@ def send_own() -> None:
     connect = RuntimeHttpClient.from_server_address.__func__
     credential = Credential(Path(os.environ[VARIABLE]))
 
-    def connect_with_credential(cls: Any, *arguments: Any, interceptors: Any, **settings: Any) -> Any:
+    def connect_with_credential(cls: Any, /, *arguments: Any, interceptors: Any, **settings: Any) -> Any:
         return connect(cls, *arguments, interceptors=[*interceptors, credential], **settings)
 
     RuntimeHttpClient.from_server_address = classmethod(connect_with_credential)

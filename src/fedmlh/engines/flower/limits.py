@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as CHUNK
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.superlink.servicer.fleet import fleet_handlers
 from starlette.exceptions import HTTPException
@@ -19,6 +19,7 @@ VARIABLE = "FEDMLH_LARGEST_REPLY"
 _WRAPPERS = 4
 #: Bytes of anything that is not a chunk: names, shapes, lists of chunks; and those by which a chunk is listed.
 _SMALL, _LISTED = 64 * 1024, 200
+CHUNK = int(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import httpx
 from fedmlh.deployment.agreement import split_address
 from fedmlh.deployment.federation import DAYS, Federation
 from fedmlh.deployment.keys import make_server_identity, write_secret
-from fedmlh.deployment.private import MASK
+from fedmlh.deployment.private import MASK, close_folder, private_files
 from fedmlh.deployment.site import Site
 from fedmlh.engines.flower.child import make_command
 from fedmlh.engines.flower.control import Control, is_loopback
@@ -24,10 +24,12 @@ from fedmlh.engines.flower.credential import VARIABLE as CREDENTIAL
 from fedmlh.engines.flower.credential import Credential
 from fedmlh.engines.flower.limits import VARIABLE as LARGEST_REPLY
 from fedmlh.engines.flower.server import FOLDER
+from fedmlh.engines.flower.waiting import Patience, choose_sites, wait_for_sites
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
+from fedmlh.lock import InUse, hold
 
 Tell = Callable[[str], None]
 #: Seconds between two looks at the run.
@@ -40,6 +42,8 @@ START = 60.0
 RELEASE = 10.0
 #: Seconds before a SuperNode that ended is started again.
 AGAIN = 10.0
+#: A run begins when all listed sites have enrolled and are connected.
+EVERYONE = Patience()
 #: Bytes of what a site reports of an evaluation, as evaluation/report.py takes it.
 MOST_REPORT = 64 * 1024
 
@@ -127,23 +131,37 @@ def largest_reply(task: Task) -> int:
     return FRAME + MAX_HEADER + max(update, MOST_REPORT)
 
 
-def keep_supernode(folder: Path, tell: Tell) -> None:
-    """A SuperNode for as long as nobody interrupts: one that ends is started again."""
-    log = folder / "supernode.log"
+@contextlib.contextmanager
+def joined(folder: Path) -> Iterator[Site]:
+    """Be the one process that takes part for a site, or say at once which one does."""
     site = Site(folder)
-    tell(f"site {site.name} takes part whenever {site.agreement.address} asks; what Flower says goes to {log}")
-    while True:
-        with open(log, "ab") as lines:
-            process = start_supernode(folder, lines)
-            try:
-                process.wait()
-            finally:
-                stop(process)
-        tell(
-            f"not connected ({log} says why); if the server does not know this site's key yet, hand "
-            f"{folder / 'enrolment.json'} in; trying again in {AGAIN:g} s"
-        )
-        time.sleep(AGAIN)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hold(folder))
+        except InUse as taken:
+            who = "another process" if taken.process is None else f"process {taken.process}"
+            raise UserError(f"site {site.name} is already joined by {who}: end it first") from None
+        yield site
+
+
+def keep_supernode(folder: Path, tell: Tell) -> None:
+    """Run a SuperNode until somebody interrupts: one that ends is started again."""
+    log = folder / "supernode.log"
+    with joined(folder) as site, private_files():
+        close_folder(folder)
+        tell(f"site {site.name} takes part whenever {site.agreement.address} asks; what Flower says goes to {log}")
+        while True:
+            with open(log, "ab") as lines:
+                process = start_supernode(folder, lines)
+                try:
+                    process.wait()
+                finally:
+                    stop(process)
+            tell(
+                f"not connected ({log} says why); if the server does not know this site's key yet, hand "
+                f"{folder / 'enrolment.json'} in; trying again in {AGAIN:g} s"
+            )
+            time.sleep(AGAIN)
 
 
 def train(
@@ -151,27 +169,33 @@ def train(
     tell: Tell,
     watch: Callable[[int], None] = lambda rounds: None,
     sites: AbstractContextManager[object] | None = None,
+    patience: Patience = EVERYONE,
 ) -> None:
     """Keep a SuperLink and a ServerApp running until the run has ended, whichever of them dies on the way.
 
-    `sites` are started once their keys are registered.
+    `sites` are started once their keys are registered, and then not waited for.
     """
-    federation.all_enrolments()
+    enrolments = choose_sites(federation, patience)
+    federation.check_confirmed(enrolments)
     if federation.read_outcome() == (True, None):
         tell("this run has finished already")
         return
-    federation.clear_outcome()
-    tell(f"asks {', '.join(federation.agreement.sites)} as they connect (fedmlh federation status shows who has)")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hold(federation.path))
+        stack.enter_context(private_files())
+        federation.close()
+        federation.clear_outcome()
         link = stack.enter_context(_Link.of(federation))
         control = stack.enter_context(contextlib.closing(Control(federation)))
-        finished, lives = count_rounds(federation), LIVES
+        finished, lives, begun = count_rounds(federation), LIVES, False
         while True:
             fresh = link.ensure(control)
-            federation.write_nodes(control.register(federation))
-            if sites is not None:
+            federation.write_nodes(control.register(enrolments))
+            if not begun and sites is not None:
                 stack.enter_context(sites)
-                sites = None
+            elif not begun:
+                wait_for_sites(federation, control, enrolments, patience, tell, link.alive)
+            begun = True
             active = list(control.runs())
             if fresh:  # what was going on went down with the SuperLink before
                 for run in active:

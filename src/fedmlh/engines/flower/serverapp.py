@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
@@ -16,6 +17,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     credential.send_own()
     # The package's attribute of that name is the function in it.
-    import_module("flwr.superlink.runtime.run_serverapp").HttpGrid = BoundedGrid
+    runtime: Any = import_module("flwr.superlink.runtime.run_serverapp")
+    runtime.HttpGrid = BoundedGrid
     sys.argv += ["--token", token]  # of this list only: the process's command stays as it is
     flwr_serverapp()

@@ -42,6 +42,6 @@ def main() -> None:
     # The last value of a setting counts.
     sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, ("busy_timeout", _DATABASE_WAIT))
     # The package's attribute of that name is the function in it.
-    internal = import_module("flwr.superlink.cli.flower_superlink")
-    internal.subprocess = OwnSuperExec  # type: ignore[attr-defined]
+    internal: Any = import_module("flwr.superlink.cli.flower_superlink")
+    internal.subprocess = OwnSuperExec
     internal.flower_superlink()
