@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
-from flwr.app import Array, Error, Message
+from flwr.app import Array, Error, Message, Metadata
 from flwr.app.message import make_message
-from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
 from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.superlink.grid import HttpGrid
@@ -78,8 +78,20 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
         return message
 
     def _refuse(self, about: Any, refusal: Rejected) -> Message:
-        error = Error(REFUSALS[refusal.reason], refusal.detail)
-        return make_message(metadata=metadata_from_proto(about), error=error)
+        """Return what stands for a reply that was not taken in; nothing in it is the site's but what it answers."""
+        node = self.node.node_id
+        metadata = Metadata(
+            run_id=about.run_id,
+            message_id="",
+            src_node_id=node,
+            dst_node_id=node,
+            reply_to_message_id=about.reply_to_message_id,
+            group_id="",
+            created_at=time.time(),
+            ttl=0,
+            message_type=SYSTEM_MESSAGE_TYPE,
+        )
+        return make_message(metadata=metadata, error=Error(REFUSALS[refusal.reason], refusal.detail))
 
     def _fetch(self, object_id: str) -> bytes | None:
         """Return an object, or None while it is not there yet."""
