@@ -49,7 +49,7 @@ from fedmlh.engines.flower.credential import HEADER, Credential
 from fedmlh.engines.flower.envelope import unwrap
 from fedmlh.engines.flower.guard import FOR_NODES, Guard
 from fedmlh.engines.flower.limits import Limits, check_reply
-from fedmlh.engines.flower.loopback import create_loopback
+from fedmlh.engines.flower.loopback import create_loopback, replay_loopback
 from fedmlh.engines.flower.processes import MOST_REPORT, joined, largest_reply, stop
 from fedmlh.engines.flower.supernode import guard_interface
 from fedmlh.engines.flower.waiting import Patience, choose_sites, wait_for_sites
@@ -707,14 +707,40 @@ def test_start_goes_on_without_a_site_that_has_not_enrolled(federation: Federati
     (federation.path / "enrolled" / "site-0.json").unlink()
     with pytest.raises(UserError, match="not enrolled yet: site-0"):
         choose_sites(federation, Patience())
-    with pytest.raises(UserError, match="--min-sites wants 2; not enrolled yet: site-0"):
+    with pytest.raises(UserError, match="only 1 sites have enrolled, --min-sites wants 2; not enrolled yet: site-0"):
         choose_sites(federation, Patience(2))
     with pytest.raises(UserError, match="--min-sites is 3: this federation has 2 sites"):
         choose_sites(federation, Patience(3))
     assert list(choose_sites(federation, Patience(1))) == [1]
+    assert list(choose_sites(federation, Patience(minutes=5))) == [1]
+    (federation.path / "enrolled" / "site-1.json").unlink()
+    with pytest.raises(UserError, match=r"only 0 sites have enrolled, a round needs 1 \(quorum\)"):
+        choose_sites(federation, Patience(minutes=5))
+
+
+def test_start_names_a_site_that_has_not_enrolled(federation: Federation) -> None:
+    (federation.path / "enrolled" / "site-0.json").unlink()
     assert wait(federation, FakeControl({1}), Patience(1)) == [
         "begins with 1 of 2 sites; missing: site-0 (not enrolled)"
     ]
+
+
+@pytest.mark.slow
+def test_a_federation_trains_without_a_site_that_has_not_enrolled(tmp_path: Path) -> None:
+    """It is sampled like the others, so that one process can repeat the run from its log."""
+    config = SMALL.replace(num_clients=3, clients_per_round=3, quorum=2, synthetic_points=600)
+    data = open_dataset(config)
+    federation = create_loopback(config, data, tmp_path / "federation")
+    (federation.path / "enrolled" / "site-2.json").unlink()
+    with running(federation) as commands:
+        start = commands.start("--min-sites", 2)
+        for site in federation.agreement.sites:
+            commands.join(site)
+        assert start.wait(PATIENCE) == 0, (federation.path / "start.log").read_text()
+    log = federation.run.read_participation()
+    assert {tuple(attempt.accepted) for attempt in log} == {(0, 1)}
+    assert {(entry.client, entry.reason) for attempt in log for entry in attempt.refused} == {(2, Reason.ABSENT)}
+    assert replay_loopback(federation, data, tmp_path / "replay")
 
 
 def test_a_round_counts_with_more_than_half_of_the_sites_it_asks() -> None:

@@ -111,6 +111,16 @@ def test_an_absent_site_is_not_waited_for_once_the_quorum_has_answered() -> None
     assert ask(grid, deadline=3600, quorum=2) == {0: b"x", 2: b"y", 1: Reason.ABSENT}
 
 
+def test_a_site_that_has_not_enrolled_is_absent_and_not_waited_for() -> None:
+    """Neither the deadline of an hour nor a quorum that needs it would end before the test's patience."""
+    grid = FakeGrid(NODES.values(), {node: wrap(b"x") for node in NODES.values()})
+    sites = GridSites(grid, {0: 100, 2: 102}, deadline=3600, quorum=3)
+    replies = dict(sites.exchange([0, 1, 2], lambda client: b"b"))
+    assert (replies[0], replies[2]) == (b"x", b"x")
+    assert isinstance(replies[1], Rejected)
+    assert replies[1].reason == Reason.ABSENT
+
+
 def test_with_nobody_there_the_attempt_ends_at_the_deadline() -> None:
     assert set(ask(FakeGrid([], {}), deadline=0.1).values()) == {Reason.ABSENT}
 
@@ -199,11 +209,12 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_federation_of_which_nobody_comes_ends_with_a_sentence(tmp_path: Path) -> None:
     from fedmlh.engines.flower.processes import train
+    from fedmlh.engines.flower.waiting import Patience
 
     config = CONFIG.replace(deadline=1, max_attempts=2)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with pytest.raises(UserError, match=r"round 1 was given up after 2 attempts .* not connected"):
-        train(federation, print)
+        train(federation, print, patience=Patience(minutes=0))
     assert federation.read_outcome()[0]
 
 

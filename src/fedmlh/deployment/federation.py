@@ -165,7 +165,7 @@ class Federation:
         if missing:
             raise UserError(
                 f"not enrolled yet: {', '.join(missing)}; put the enrolment.json that `fedmlh site prepare` wrote at "
-                f"each of them into {self.path / 'enrolled'}"
+                f"each of them into {self.path / 'enrolled'}, or begin without them (start --min-sites)"
             )
         return found
 

@@ -40,8 +40,8 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._limits = Limits.from_environment()
-        #: Replies whose pieces are still on their way, by the message that they answer.
-        self._coming: dict[str, Any] = {}
+        #: Names of replies that may not have come whole yet, by the messages that they answer.
+        self._coming: dict[str, str] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that are there and whole; one that may not be is an Error with the reason."""
@@ -49,43 +49,42 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
         asked = PullAppMessagesRequest(message_ids=[name for name in wanted if name not in self._coming])
         if asked.message_ids:
             for reply in self._runtime_client.PullMessages(asked).messages_list:
-                self._coming[reply.metadata.reply_to_message_id] = reply
+                self._coming[reply.metadata.reply_to_message_id] = reply.metadata.message_id
         replies = (self._take(name) for name in wanted if name in self._coming)
         return [reply for reply in replies if reply is not None]
 
     def _take(self, name: str) -> Message | None:
         """Return a reply that is ready, and forget it."""
-        about = self._coming[name].metadata
+        root = self._coming[name]
         try:
-            contents = collect(about.message_id, self._fetch, self._limits)
-            message = inflate_object_from_contents(about.message_id, contents)
+            message = inflate_object_from_contents(root, collect(root, self._fetch, self._limits))
             if not isinstance(message, Message):
                 raise Rejected(Reason.MALFORMED, "not a message")
-            message.metadata.__dict__["_message_id"] = about.message_id
+            message.metadata.__dict__["_message_id"] = root
         except Unfinished:
             return None
         except Rejected as refusal:
-            message = self._refuse(about, refusal)
+            message = self._refuse(name, refusal)
         except (httpx.HTTPError, MemoryError):
             raise
         except Exception as error:  # whatever a site's bytes do to what takes them apart
             kind = type(error).__name__
-            message = self._refuse(about, Rejected(Reason.MALFORMED, f"cannot be taken apart ({kind})"))
+            message = self._refuse(name, Rejected(Reason.MALFORMED, f"cannot be taken apart ({kind})"))
         del self._coming[name]
         self._runtime_client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self.node, run_id=about.run_id, message_object_id=about.message_id)
+            ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=root)
         )
         return message
 
-    def _refuse(self, about: Any, refusal: Rejected) -> Message:
-        """Return what stands for a reply that was not taken in; nothing in it is the site's but what it answers."""
+    def _refuse(self, name: str, refusal: Rejected) -> Message:
+        """Return what stands for a reply that was not taken in."""
         node = self.node.node_id
         metadata = Metadata(
-            run_id=about.run_id,
+            run_id=self.run.run_id,
             message_id="",
             src_node_id=node,
             dst_node_id=node,
-            reply_to_message_id=about.reply_to_message_id,
+            reply_to_message_id=name,
             group_id="",
             created_at=time.time(),
             ttl=0,

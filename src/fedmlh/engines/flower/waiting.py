@@ -19,24 +19,27 @@ PAUSE, REMIND = 1.0, 300.0
 class Patience:
     """Which sites a run waits for before it begins, and for how long."""
 
-    min_sites: int | None = None  # None: all that are listed
+    min_sites: int | None = None  # None: all that have enrolled
     minutes: float | None = None  # None: until they are there
 
 
 def choose_sites(federation: Federation, patience: Patience) -> dict[int, Enrolment]:
-    """Return the sites that take part, or a UserError if too few have enrolled."""
-    config, listed = federation.agreement.config, federation.agreement.sites
-    least = patience.min_sites
-    if least is None:
+    """Return the sites that take part, or a UserError if too few have enrolled.
+
+    All that are listed must have, unless the operator says that fewer will do or how long the others are waited for.
+    """
+    listed, quorum = federation.agreement.sites, federation.agreement.config.quorum
+    if patience == Patience():
         return federation.all_enrolments()
-    if not 1 <= least <= len(listed):
+    least = patience.min_sites or 1
+    if least > len(listed):
         raise UserError(f"--min-sites is {least}: this federation has {len(listed)} sites")
-    needed = max(least, config.quorum)
     found = federation.enrolments()
+    needed = max(least, quorum)
     if len(found) < needed:
-        why = "--min-sites wants" if needed == least else "a round needs the updates of (quorum)"
+        why = f"a round needs {quorum} (quorum)" if needed == quorum else f"--min-sites wants {least}"
         missing = ", ".join(name for number, name in enumerate(listed) if number not in found)
-        raise UserError(f"{len(found)} sites have enrolled, {why} {needed}; not enrolled yet: {missing}")
+        raise UserError(f"only {len(found)} sites have enrolled, {why}; not enrolled yet: {missing}")
     return found
 
 
