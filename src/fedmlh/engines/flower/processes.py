@@ -95,7 +95,7 @@ def start_supernode(folder: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     credential = Credential(folder / "credential")
     credential.renew()
     settings = environment(folder / "flower", **{CREDENTIAL: str(credential.path)})
-    identity = _write_identity(folder / "flower")
+    identity = write_identity(folder / "flower")
     arguments = ["--superlink", site.agreement.address, "--host", "127.0.0.1", "--port", str(free_port())]
     arguments += ["--root-certificates", str(folder / "agreement" / "ca.crt")]
     arguments += ["--auth-supernode-private-key", str(folder / "node.key"), *identity]
@@ -109,7 +109,7 @@ def _start(module: str, arguments: list[str], settings: dict[str, str], log: IO[
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings, umask=MASK)
 
 
-def _write_identity(folder: Path) -> list[str]:
+def write_identity(folder: Path) -> list[str]:
     """Make the certificate by which a site's processes know their own SuperNode from another process on its port."""
     identity = make_server_identity(["127.0.0.1"], DAYS)
     options = []

@@ -24,6 +24,7 @@ from fedmlh.engines.flower.bundle import make_bundle
 from fedmlh.engines.flower.child import make_command
 from fedmlh.engines.flower.guard import Guard
 
+_SUPEREXEC = "fedmlh.engines.flower.superexec"
 _GET_FAB = 4  # its place in what Flower's connection yields
 #: Bytes of a request; the largest carries a chunk of an array.
 _MOST_BYTES = 16 * 2**20
@@ -49,7 +50,7 @@ class OwnSuperExec:
     @staticmethod
     def Popen(command: list[str]) -> "subprocess.Popen[bytes]":  # noqa: N802
         """Start the project's own SuperExec, with the arguments of Flower's."""
-        return subprocess.Popen(make_command("fedmlh.engines.flower.superexec", "site", *command[1:]))
+        return subprocess.Popen(make_command(_SUPEREXEC, "site", *command[1:]))
 
 
 def guard_interface(create_app: Callable[..., Any], word: str) -> Callable[..., Any]:
