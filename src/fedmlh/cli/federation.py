@@ -75,7 +75,7 @@ def start(
     folder: FolderArgument,
     min_sites: Annotated[
         int | None,
-        typer.Option(min=1, help="begin once so many sites are connected; without it all must have enrolled and be"),
+        typer.Option(min=1, help="begin once this many sites are connected (default: all)"),
     ] = None,
     wait: Annotated[
         float | None, typer.Option(min=0, metavar="MINUTES", help="begin after this time with the sites there are")

@@ -6,7 +6,6 @@ refused. A reply that has not come whole keeps nobody waiting.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -140,9 +139,11 @@ def collect(root: str, fetch: Fetch, limits: Limits) -> dict[str, bytes]:
             waiting += children
             continue
         head = json.loads(get_object_body(contents[name], Array))
-        listed = [children[place] for place in head["arraychunk_ids"]]
-        if math.prod(head["shape"]) > limits.reply or len(listed) > limits.objects:
-            raise Rejected(Reason.TOO_LARGE, f"an array of shape {head['shape']!a:.60} in {len(listed):,} chunks")
+        listed, (length,) = [children[place] for place in head["arraychunk_ids"]], head["shape"]
+        if type(length) is not int:
+            raise Rejected(Reason.MALFORMED, "an array without a length")
+        if length > limits.reply or len(listed) > limits.objects:
+            raise Rejected(Reason.TOO_LARGE, f"an array of {length:,} bytes in {len(listed):,} chunks")
         for chunk in dict.fromkeys(listed):
             if chunk not in contents:
                 add(chunk, limits.object_bytes)

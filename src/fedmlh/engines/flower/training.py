@@ -17,7 +17,9 @@ def train(federation: Federation, grid: Grid) -> None:
     config = agreement.config
     federation.run.check(config, resume=True)
     device = pick_device(config.device)
-    nodes, enrolments = federation.read_nodes(), federation.enrolments()
+    enrolments = federation.enrolments()
+    nodes = {number: node for number, node in federation.read_nodes().items() if number in enrolments}
+    federation.check_confirmed({number: enrolments[number] for number in nodes})
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
     server = Server(agreement.task, examples, device)
