@@ -49,7 +49,7 @@ from fedmlh.engines.flower.credential import HEADER, Credential
 from fedmlh.engines.flower.envelope import unwrap
 from fedmlh.engines.flower.guard import FOR_NODES, Guard
 from fedmlh.engines.flower.limits import Limits, check_reply
-from fedmlh.engines.flower.loopback import create_loopback, replay_loopback
+from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
 from fedmlh.engines.flower.processes import MOST_REPORT, joined, largest_reply, stop
 from fedmlh.engines.flower.supernode import guard_interface
 from fedmlh.engines.flower.waiting import Patience, choose_sites, wait_for_sites
@@ -133,10 +133,6 @@ class Commands:
 
     def join(self, site: str) -> "subprocess.Popen[bytes]":
         return self.call(site, "federation", "join", self.federation.path / site)
-
-    def processes(self) -> list[int]:
-        """All that belong to the federation's folder, but the commands themselves."""
-        return find_processes("flower", str(self.federation.path.resolve()))
 
 
 @contextmanager
@@ -493,6 +489,18 @@ def test_attack_07_limits_follow_from_the_federation_s_own_messages(tmp_path: Pa
     assert Limits(largest_reply(task)).objects == 5
 
 
+@pytest.mark.slow
+def test_updates_of_several_chunks_come_whole(tmp_path: Path) -> None:
+    """Within the limits that refuse larger ones: the same bits as in one process."""
+    config = SMALL.replace(synthetic_features=2000, feature_dim=2000, hidden_sizes=(500,), quorum=2)
+    data = open_dataset(config)
+    federation = create_loopback(config, data, tmp_path / "federation")
+    assert largest_reply(federation.agreement.task) > CHUNK
+    train_loopback(federation, print)
+    assert replay_loopback(federation, data, tmp_path / "replay")
+    assert not any(attempt.refused for attempt in federation.run.read_participation())
+
+
 def peak(pid: int) -> int:
     """The most memory that a process has had, in bytes."""
     (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
@@ -683,6 +691,8 @@ class FakeControl:
         self.turns = list(turns)
 
     def statuses(self, enrolments: dict[int, Any]) -> dict[int, str]:
+        if not self.turns:
+            raise httpx.ConnectError("gone")
         online = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
         return {number: "online" if number in online else "offline" for number in enrolments}
 
@@ -690,7 +700,7 @@ class FakeControl:
 def wait(federation: Federation, control: FakeControl, patience: Patience) -> list[str]:
     said: list[str] = []
     enrolments = choose_sites(federation, patience)
-    wait_for_sites(federation, control, enrolments, patience, said.append, lambda: True)  # type: ignore[arg-type]
+    assert wait_for_sites(federation, control, enrolments, patience, said.append)  # type: ignore[arg-type]
     return said
 
 
@@ -705,6 +715,8 @@ def test_start_says_who_is_missing_until_all_are_there(federation: Federation, m
     ]
     said = wait(federation, FakeControl(set()), Patience(minutes=0.0))
     assert said[-1].startswith("begins with 0 of 2 sites")
+    gone: Any = FakeControl()
+    assert not wait_for_sites(federation, gone, federation.enrolments(), Patience(), said.append)
 
 
 def test_start_goes_on_without_a_site_that_has_not_enrolled(federation: Federation) -> None:

@@ -193,8 +193,8 @@ def train(
             federation.write_nodes(control.register(enrolments))
             if not begun and sites is not None:
                 stack.enter_context(sites)
-            elif not begun:
-                wait_for_sites(federation, control, enrolments, patience, tell, link.alive)
+            elif not begun and not wait_for_sites(federation, control, enrolments, patience, tell):
+                continue
             begun = True
             active = list(control.runs())
             if fresh:  # what was going on went down with the SuperLink before

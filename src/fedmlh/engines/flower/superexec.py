@@ -4,7 +4,7 @@ At a site the process for each message is forked from one that has imported ever
 torch takes several seconds of a core, more than many a round of training.
 """
 
-import multiprocessing
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -49,6 +49,8 @@ def launch_serverapp(spec: ExecutionSpec) -> LaunchResult:
 
 def make_forking_launch() -> Callable[[ExecutionSpec], LaunchResult]:
     """Return what starts a ClientApp's process: its arguments and token are in no command."""
+    # Python 3.11.0 would take orders from every account of the machine.
+    multiprocessing.util.abstract_sockets_supported = False  # type: ignore[misc]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
     os.environ[origin.VARIABLE] = str(os.getpid())

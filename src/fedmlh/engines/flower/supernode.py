@@ -13,6 +13,7 @@ from logging import ERROR
 from typing import Any
 
 from flwr.supercore import log
+from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import main as interface
@@ -26,6 +27,8 @@ from fedmlh.engines.flower.guard import Guard
 
 _SUPEREXEC = "fedmlh.engines.flower.superexec"
 _GET_FAB = 4  # its place in what Flower's connection yields
+#: Seconds that the SuperExec has to end when the SuperNode is told to.
+_END = 2.0
 #: Bytes of a request; the largest carries a chunk of an array.
 _MOST_BYTES = 16 * 2**20
 
@@ -50,7 +53,14 @@ class OwnSuperExec:
     @staticmethod
     def Popen(command: list[str]) -> "subprocess.Popen[bytes]":  # noqa: N802
         """Start the project's own SuperExec, with the arguments of Flower's."""
-        return subprocess.Popen(make_command(_SUPEREXEC, "site", *command[1:]))
+        process = subprocess.Popen(make_command(_SUPEREXEC, "site", *command[1:]))
+
+        def end() -> None:
+            process.terminate()
+            process.wait(_END)
+
+        add_exit_handler(end)  # it would be killed with this process, and leave its temporary folder behind
+        return process
 
 
 def guard_interface(create_app: Callable[..., Any], word: str) -> Callable[..., Any]:

@@ -49,17 +49,16 @@ def wait_for_sites(
     enrolments: Mapping[int, Enrolment],
     patience: Patience,
     tell: Callable[[str], None],
-    alive: Callable[[], bool],
-) -> None:
-    """Wait until enough sites are connected, and say who is missing."""
+) -> bool:
+    """Wait until enough sites are connected, and say who is missing; return False if the SuperLink has gone."""
     least = len(enrolments) if patience.min_sites is None else patience.min_sites
     end = None if patience.minutes is None else time.monotonic() + 60 * patience.minutes
     said, reminded = "", 0.0
-    while alive():
+    while True:
         try:
             statuses = control.statuses(enrolments)
         except httpx.HTTPError:
-            return  # who calls sees that the SuperLink is gone
+            return False
         online = {number for number, status in statuses.items() if status == "online"}
         missing = ", ".join(
             f"{name} (not {'connected' if number in enrolments else 'enrolled'})"
@@ -70,7 +69,7 @@ def wait_for_sites(
         if enough or (end is not None and time.monotonic() >= end):
             if missing:
                 tell(f"begins with {len(online)} of {len(federation.agreement.sites)} sites; missing: {missing}")
-            return
+            return True
         if missing != said or time.monotonic() > reminded + REMIND:
             tell(f"waits until {least} sites are connected; missing: {missing}")
             said, reminded = missing, time.monotonic()
