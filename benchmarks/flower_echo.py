@@ -34,10 +34,6 @@ clientapp = "flower_echo:client"
 
 [tool.flwr.app.config]
 """
-SUPEREXEC = (
-    "from fedmlh.engines.flower import superexec; "
-    "superexec._IMPORTED = ['flwr.supernode.cli.flwr_clientapp', 'torch']; superexec.main()"
-)
 
 #: Bytes that differ from one node's message to the next.
 HEADER = 500
@@ -111,7 +107,7 @@ def main() -> None:
     from fedmlh.engines.flower import supernode
 
     supernode.make_bundle = make_echo_bundle
-    supernode._SUPEREXEC = SUPEREXEC
+    supernode._SUPEREXEC = "flower_echo_superexec"
     supernode.main()
 
 

@@ -42,9 +42,10 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.source import open_dataset
 from fedmlh.deployment.federation import Federation
 from fedmlh.engines.flower import control
+from fedmlh.engines.flower.credential import VARIABLE, Credential
 from fedmlh.engines.flower.grid import PAUSE
 from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, running_sites
-from fedmlh.engines.flower.processes import count_rounds, environment, free_port, stop, train
+from fedmlh.engines.flower.processes import count_rounds, environment, free_port, stop, train, write_identity
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -118,7 +119,7 @@ class Watcher:
         while not self._stop.wait(0.3):
             found = find_processes(self.federation.path)
             for pid, command in found.items():
-                if "flwr-serverapp" in command:
+                if "flower.serverapp" in command:
                     self.server = max(self.server, read_memory(pid, "status", "VmHWM"))
             if self.everything:
                 self._add_up(found)
@@ -126,7 +127,7 @@ class Watcher:
     def _add_up(self, found: dict[int, str]) -> None:
         parts: dict[str, int] = {}
         for pid, command in [*found.items(), (os.getpid(), "this script")]:
-            kinds = {"flwr-serverapp": "server app", "flower.superlink": "superlink", "forkserver": "client app"}
+            kinds = {"flower.serverapp": "server app", "flower.superlink": "superlink", "forkserver": "client app"}
             kinds |= {"flower.supernode": "supernode", "this script": "this script"}
             kind = next((name for word, name in kinds.items() if word in command), "others")
             parts[kind] = parts.get(kind, 0) + read_memory(pid, "smaps_rollup", "Pss")
@@ -152,7 +153,12 @@ def echoing_sites(federation: Federation, lean: bool) -> Iterator[None]:
             command += ["--auth-supernode-private-key", str(folder / "node.key")]
             command += ["--node-config", f"partition-id={number}"]
             settings = environment(folder / "flower", PYTHONPATH=str(HERE))
-            if not lean:
+            if lean:
+                credential = Credential(folder / "credential")
+                credential.renew()
+                settings[VARIABLE] = str(credential.path)
+                command += write_identity(folder / "flower")
+            else:
                 del settings["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"]
             log = stack.enter_context(open(folder / "supernode.log", "ab"))
             nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=settings))

@@ -114,7 +114,7 @@ def measure(network: Network, model: str, rounds: int, idle: float, folder: Path
             stack.callback(stop, process, seconds=30)
             return process
 
-        server = start("s", "federation", "start", folder)
+        server = start("s", "federation", "start", folder, "--min-sites", sites - 1)
         for number in range(sites - 1):
             start(str(number), "federation", "join", folder / f"site-{number}")
         # Until everyone who is there has answered the first broadcast, which has no model in it.

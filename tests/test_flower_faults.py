@@ -207,7 +207,7 @@ def test_the_server_s_process_is_killed(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 2, start)
         rehearsal.wait_for_training()
-        for pid in rehearsal.find("flwr-serverapp"):
+        for pid in rehearsal.find("fedmlh.engines.flower.serverapp"):
             os.kill(pid, signal.SIGKILL)
         rehearsal.check(start)
     assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
@@ -247,7 +247,7 @@ def open_link(tmp_path: Path) -> Iterator[tuple[Federation, Control]]:
         try:
             with closing(Control(federation)) as control:
                 wait_for(control.answers, link)
-                control.register(federation)
+                control.register(federation.all_enrolments())
                 yield federation, control
         finally:
             stop(link)

@@ -51,7 +51,8 @@ def test_no_byte_that_a_site_sends_has_anything_of_its_data(tmp_path: Path) -> N
     (fed / "enrolled" / "south.json").write_bytes((site / "enrolment.json").read_bytes())
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
-    spied = os.environ | {"PYTHONPATH": str(tmp_path / "spy"), "SPY": str(tmp_path / "sent")}
+    path = os.pathsep.join([str(tmp_path / "spy"), os.environ.get("PYTHONPATH", "")])
+    spied = os.environ | {"PYTHONPATH": path, "SPY": str(tmp_path / "sent")}
     command = [sys.executable, "-m", "fedmlh", "federation"]
     with open(tmp_path / "log", "wb") as log:
         start = subprocess.Popen([*command, "start", fed], stdout=log, stderr=log)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedmlh.cli.options import ConfigArgument, FormatOption, RoundsOption, SeedOption, SetOption, configure
 from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
-from fedmlh.config import Config
+from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
 
 federation_app = typer.Typer(
@@ -48,7 +48,7 @@ def init(
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
     if not names:
         raise UserError("--sites names no site: say for example --sites north,south")
-    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names))
+    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names), settings)
     if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
         tell("labels are hashed by name (label_key), so that sites need not number them alike")
@@ -71,17 +71,42 @@ def init(
 
 
 @federation_app.command("start")
-def start(folder: FolderArgument) -> None:
+def start(
+    folder: FolderArgument,
+    min_sites: Annotated[
+        int | None,
+        typer.Option(min=1, help="begin once this many sites are connected (default: all)"),
+    ] = None,
+    wait: Annotated[
+        float | None, typer.Option(min=0, metavar="MINUTES", help="begin after this time with the sites there are")
+    ] = None,
+) -> None:
     """Train at the server; a run that was stopped goes on where it was."""
     _need_flower()
     from fedmlh.deployment.federation import Federation
+    from fedmlh.deployment.private import private_files
     from fedmlh.engines.flower.processes import train
+    from fedmlh.engines.flower.waiting import Patience
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
     with resumable(how), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
-        train(federation, tell, watch)
-    print_report([federation.run.path], federation.run.path / "report.html")
+        train(federation, tell, watch, patience=Patience(min_sites, wait))
+    with private_files():
+        print_report([federation.run.path], federation.run.path / "report.html")
+
+
+@federation_app.command("confirm")
+def confirm(folder: FolderArgument) -> None:
+    """Confirm how many points each enrolled site may count, where sites weigh by them (weighting 'examples')."""
+    _need_flower()
+    from fedmlh.deployment.federation import Federation
+
+    federation = Federation(folder)
+    table = Table("site", "training points, confirmed")
+    for enrolment in federation.confirm().values():
+        table.add_row(enrolment.site, f"{enrolment.examples:,}")
+    console.print(table)
 
 
 @federation_app.command("join")
@@ -135,7 +160,7 @@ def rehearse(
     _need_flower()
     from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
 
-    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites)
+    chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites, settings)
     dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
     with resumable(f"remove {out} to begin anew"), _ended_by_signals(), _watch(chosen.rounds) as watch:
@@ -180,10 +205,15 @@ def _need_flower() -> None:
         raise UserError("real sites need the extra `flower`: pip install -c constraints.txt '.[flower,fast]'")
 
 
-def _gather(config: Config, sites: int) -> Config:
-    """The config for so many sites; a round asks all of them where the config wants more than there are."""
+def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
+    """Return the config for so many sites; a round asks all of them if the config wants more than there are.
+
+    A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
+    """
     most = min(config.clients_per_round, sites)
-    return config.replace(num_clients=sites, clients_per_round=most, quorum=min(config.quorum, most))
+    chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
+    quorum = min(config.quorum, most) if chosen else most // 2 + 1
+    return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ run/             the run folder, as of any run
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +22,10 @@ from scipy.sparse import csr_matrix
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.deployment.agreement import Agreement, split_address
+from fedmlh.deployment.enrolment import Enrolment
 from fedmlh.deployment.keys import make_server_identity, write_secret
 from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
+from fedmlh.deployment.private import close_folder, private_files
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.runs.folder import RunFolder
@@ -31,7 +33,6 @@ from fedmlh.storage import read_sealed, write_atomically, write_sealed
 
 #: How long certificates hold.
 DAYS = 730
-_MOST_EXAMPLES = 2**31
 #: Seconds after which a process that still trains is not just about to end.
 _PATIENCE = 60.0
 
@@ -76,35 +77,6 @@ class Yardstick:
 
 
 @dataclass(frozen=True)
-class Enrolment:
-    """What a site says about itself."""
-
-    site: str
-    public_key: str
-    examples: int
-    held_out: int
-
-    @classmethod
-    def load(cls, path: Path, agreement: Agreement) -> "Enrolment":
-        """Read what a site handed in; one made under other terms is refused with the field that differs."""
-        try:
-            content = json.loads(path.read_bytes())
-            agreement.check(content["terms"], str(path))
-            examples, held_out = content["examples"], content["held_out"]
-            if not all(type(number) is int and 0 <= number < _MOST_EXAMPLES for number in (examples, held_out)):
-                raise ValueError("numbers of points")
-            site, key = content["site"], content["public_key"]
-            if not isinstance(site, str) or not isinstance(key, str) or len(key) > 1000 or "\n" in key or not examples:
-                raise ValueError("site, key or examples")
-        except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror})") from None
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not a site's enrolment ({type(error).__name__}: {error})") from None
-        agreement.number(site)
-        return cls(site, key, examples, held_out)
-
-
-@dataclass(frozen=True)
 class Federation:
     """The server's folder."""
 
@@ -132,14 +104,24 @@ class Federation:
         )
         _ = agreement.task  # sizes that do not fit the data are refused before anything is written
         server = folder / "server"
-        server.mkdir(mode=0o700, parents=True)
-        (folder / "enrolled").mkdir()
-        write_secret(server / "server.key", identity.key)
-        (server / "server.pem").write_bytes(identity.certificate)
-        (server / "ca.crt").write_bytes(identity.authority)
-        yardstick.save(server / "yardstick")
-        agreement.save(folder / "public")
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # also where it was there already
+        with private_files():
+            server.mkdir()
+            (folder / "enrolled").mkdir()
+            write_secret(server / "server.key", identity.key)
+            (server / "server.pem").write_bytes(identity.certificate)
+            (server / "ca.crt").write_bytes(identity.authority)
+            yardstick.save(server / "yardstick")
+        agreement.save(folder / "public")  # of which copies are handed out
         return cls(folder)
+
+    def close(self) -> None:
+        """Take what an earlier version left open to other accounts away from them."""
+        self.path.chmod(0o700)
+        for folder in (self.server, self.path / "enrolled", self.run.path):
+            if folder.is_dir():
+                close_folder(folder)
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -183,9 +165,31 @@ class Federation:
         if missing:
             raise UserError(
                 f"not enrolled yet: {', '.join(missing)}; put the enrolment.json that `fedmlh site prepare` wrote at "
-                f"each of them into {self.path / 'enrolled'}"
+                f"each of them into {self.path / 'enrolled'}, or begin without them (start --min-sites)"
             )
         return found
+
+    def confirm(self) -> dict[int, Enrolment]:
+        """Keep as confirmed by the operator how many points each enrolled site may count; return who they are."""
+        found = self.enrolments()
+        claims = {enrolment.site: [enrolment.public_key, enrolment.examples] for enrolment in found.values()}
+        with private_files():
+            write_atomically(self.server / "confirmed.json", json.dumps(claims, indent=1).encode())
+        return found
+
+    def check_confirmed(self, enrolments: Mapping[int, Enrolment]) -> None:
+        """Refuse numbers of points that weigh in the average and that the operator has not confirmed as they are."""
+        if self.agreement.config.weighting != "examples":
+            return
+        path = self.server / "confirmed.json"
+        known = _read_json(path) if path.exists() else {}
+        claims = list(enrolments.values())
+        if any(known.get(claim.site) != [claim.public_key, claim.examples] for claim in claims):
+            numbers = ", ".join(f"{claim.site} {claim.examples:,}" for claim in claims)
+            raise UserError(
+                f"weighting is 'examples', and these numbers of points are the sites' own claims: {numbers}; check "
+                f"them with the sites, then confirm them: fedmlh federation confirm {self.path}"
+            )
 
     @contextmanager
     def lock(self) -> Iterator[None]:

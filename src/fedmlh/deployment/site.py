@@ -23,6 +23,7 @@ from fedmlh.deployment.agreement import Agreement
 from fedmlh.deployment.keys import make_node_key, write_secret
 from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
 from fedmlh.deployment.memory import MemoryFile
+from fedmlh.deployment.private import private_files
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, keeps_state
 from fedmlh.federated.delivery import largest_payload
@@ -125,18 +126,23 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
 
 def create_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
     """Write a site's folder and a new key; what is returned is its enrolment."""
-    number = agreement.number(site)
+    agreement.number(site)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --out")
     if len(points.train) == 0:
         raise UserError(f"site {site} has no training points")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
+    with private_files():
+        return _write_site(folder, agreement, site, points)
+
+
+def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
     agreement.save(folder / "agreement")
     parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
     if points.held_out.excluded is not None:
         parts["held_excluded"] = points.held_out.excluded
-    about = {"site": site, "number": number}
+    about = {"site": site, "number": agreement.number(site)}
     write_sealed(
         folder / "shard",
         {

@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -21,8 +22,10 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedmlh.deployment.agreement import split_address
-from fedmlh.deployment.federation import Enrolment, Federation
+from fedmlh.deployment.enrolment import Enrolment
+from fedmlh.deployment.federation import Federation
 from fedmlh.engines.flower.bundle import make_bundle
+from fedmlh.engines.flower.credential import Credential
 from fedmlh.errors import UserError
 
 #: Seconds for which a SuperLink is asked again that answers with a failure of its own.
@@ -39,7 +42,10 @@ class Control:
             server_address=address,
             insecure=False,
             root_certificates=federation.agreement.authority,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                Credential(federation.server / "credential"),
+            ],
         )
 
     def close(self) -> None:
@@ -58,7 +64,7 @@ class Control:
             time.sleep(1)
 
     def answers(self) -> bool:
-        """Whether a SuperLink is there that the federation's authority vouches for."""
+        """Say whether a SuperLink is there that the federation's authority vouches for and that knows this account."""
         try:
             self._call("ListNodes", ListNodesRequest())
         except httpx.HTTPError:
@@ -70,9 +76,9 @@ class Control:
         nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
         return {node.public_key: (node.node_id, node.status) for node in nodes if node.status != "unregistered"}
 
-    def register(self, federation: Federation) -> dict[int, int]:
-        """Let in just the sites that have enrolled; node by number."""
-        keys = {number: encode_key(enrolment) for number, enrolment in federation.all_enrolments().items()}
+    def register(self, enrolments: Mapping[int, Enrolment]) -> dict[int, int]:
+        """Let in just these sites; node by number."""
+        keys = {number: encode_key(enrolment) for number, enrolment in enrolments.items()}
         known = self.list_nodes()
         for key in known.keys() - set(keys.values()):
             self._call("UnregisterNode", UnregisterNodeRequest(node_id=known[key][0]))
@@ -82,6 +88,12 @@ class Control:
             else self._call("RegisterNode", RegisterNodeRequest(public_key=key)).node_id
             for number, key in keys.items()
         }
+
+    def statuses(self, enrolments: Mapping[int, Enrolment]) -> dict[int, str]:
+        """How each of these sites that is registered is connected."""
+        nodes = self.list_nodes()
+        keys = {number: encode_key(enrolment) for number, enrolment in enrolments.items()}
+        return {number: nodes[key][1] for number, key in keys.items() if key in nodes}
 
     def runs(self) -> dict[int, str]:
         """The status of each run that has not finished."""
@@ -102,20 +114,15 @@ class Control:
 
 def find_statuses(federation: Federation) -> dict[int, str] | None:
     """How each enrolled site is connected; None where no SuperLink answers."""
+    if not (federation.server / "credential").exists():  # never started
+        return None
     with contextlib.closing(Control(federation)) as control:
-        if not control.answers():
-            return None
-        nodes = control.list_nodes()
-    keys = {number: encode_key(entry) for number, entry in federation.enrolments().items()}
-    return {number: nodes[key][1] for number, key in keys.items() if key in nodes}
+        return control.statuses(federation.enrolments()) if control.answers() else None
 
 
 def encode_key(enrolment: Enrolment) -> bytes:
     """A site's public key as Flower keeps it."""
-    try:
-        return bytes(public_key_to_bytes(load_ssh_public_key(enrolment.public_key.encode())))
-    except (ValueError, AttributeError):
-        raise UserError(f"the public key that site {enrolment.site} handed in cannot be read") from None
+    return bytes(public_key_to_bytes(load_ssh_public_key(enrolment.public_key.encode())))
 
 
 def is_loopback(host: str) -> bool:

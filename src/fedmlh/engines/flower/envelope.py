@@ -7,8 +7,14 @@ from fedmlh.federated.messages import Reason, Rejected
 
 _RECORD, _BYTES, _CODE = "fedmlh", "message", "refused"
 
-#: What Flower says of a reply that did not come.
+#: Codes, beyond Flower's own, of a reply that the server did not take in.
+REFUSALS = {Reason.TOO_LARGE: 9001, Reason.MALFORMED: 9002, Reason.LATE: 9003}
+
+#: What is said of a reply that did not come.
 _ERRORS = {
+    REFUSALS[Reason.TOO_LARGE]: (Reason.TOO_LARGE, "the reply is larger than any update can be"),
+    REFUSALS[Reason.MALFORMED]: (Reason.MALFORMED, "not a message of fedmlh"),
+    REFUSALS[Reason.LATE]: (Reason.LATE, "the reply did not come whole"),
     ErrorCode.NODE_UNAVAILABLE: (Reason.ABSENT, "the site lost its connection"),
     ErrorCode.CLIENT_APP_CRASHED: (Reason.FAILED, "the site's process ended before it answered"),
     ErrorCode.MESSAGE_UNAVAILABLE: (Reason.LATE, "the message expired before it was answered"),

@@ -41,7 +41,8 @@ def answer_question(site: Site, message: bytes) -> bytes:
 
 def compare_sites(federation: Federation, server: Server, sites: GridSites, progress: Progress) -> dict[str, Any]:
     """A row for each site that answers: the selected model on its own points, and what it would reach alone."""
-    config, enrolments = federation.agreement.config, federation.all_enrolments()
+    config = federation.agreement.config
+    enrolments = {number: entry for number, entry in federation.enrolments().items() if number in sites.nodes}
     sent, received = 0, 0
 
     def measure(asked: list[int], model: Tensor | None, deadline: float) -> dict[int, Report]:

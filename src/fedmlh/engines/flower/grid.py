@@ -15,7 +15,7 @@ PAUSE = 0.5
 
 
 class GridSites:
-    """Sites by number, each known to Flower as the node under which its key is registered."""
+    """Sites by number, each that has enrolled known to Flower as the node under which its key is registered."""
 
     def __init__(self, grid: Grid, nodes: Mapping[int, int], *, deadline: float, quorum: int) -> None:
         self.grid = grid
@@ -36,10 +36,11 @@ class GridSites:
     ) -> Iterator[tuple[int, bytes | Rejected]]:
         """Send each site its message once it is connected, and wait for the replies.
 
-        Sites that are not connected are waited for as long as others are, or as long as the quorum needs them.
+        Sites that have not enrolled are absent. Those that are not connected are waited for as long as others are, or
+        as long as the quorum needs them.
         """
         end = time.monotonic() + deadline
-        absent, asked, answers = list(sites), dict[str, int](), 0
+        absent, asked, answers = [client for client in sites if client in self.nodes], dict[str, int](), 0
         while absent or asked:
             left = end - time.monotonic()
             if left <= 0:
@@ -58,6 +59,9 @@ class GridSites:
             if not asked and answers >= quorum:
                 break
             time.sleep(PAUSE)
+        for client in sites:
+            if client not in self.nodes:
+                yield client, Rejected(Reason.ABSENT, "the site has not enrolled")
         for client in absent:
             yield client, Rejected(Reason.ABSENT, "the site was not connected")
         for client in asked.values():

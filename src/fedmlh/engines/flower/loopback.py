@@ -14,7 +14,7 @@ from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.deployment.site import Points, create_site, translate
-from fedmlh.engines.flower.processes import Tell, free_port, start_supernode, stop, train
+from fedmlh.engines.flower.processes import Tell, free_port, joined, start_supernode, stop, train
 from fedmlh.engines.replay import read_log, replay
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
@@ -58,6 +58,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
         folder = out / sites[number]
         create_site(folder, federation.agreement, sites[number], points)
         shutil.copyfile(folder / "enrolment.json", out / "enrolled" / f"{sites[number]}.json")
+    federation.confirm()
     return federation
 
 
@@ -69,6 +70,7 @@ def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Pope
         stack.callback(lambda: stop(*nodes.values()))
         for site in federation.agreement.sites:
             folder = federation.path / site
+            stack.enter_context(joined(folder))
             log = stack.enter_context(open(folder / "supernode.log", "ab"))
             nodes[site] = start_supernode(folder, log)
         yield nodes

@@ -1,50 +1,72 @@
-"""Flower's SuperExec for a site: the process for each message is forked from one that has imported everything.
+"""Flower's SuperExec, which starts an app's process; the task's token goes to it where nobody else sees it.
 
-Starting Python and importing torch takes several seconds of a core, more than many a round of training.
+At a site the process for each message is forked from one that has imported everything: starting Python and importing
+torch takes several seconds of a core, more than many a round of training.
 """
 
-import multiprocessing
+import multiprocessing.util
+import os
+import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 
 from flwr.supercore.cli import flower_superexec
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
-from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+
+from fedmlh.engines.flower import credential, origin
+from fedmlh.engines.flower.child import make_command
+from fedmlh.engines.flower.clientapp import answer_message
 
 #: What a message needs; none of it starts a thread, which a fork would lose.
-_IMPORTED = ["flwr.supernode.cli.flwr_clientapp", "fedmlh.engines.flower.client", "fedmlh.deployment.site"]
+_IMPORTED = [
+    "fedmlh.engines.flower.origin",
+    "fedmlh.engines.flower.clientapp",
+    "fedmlh.engines.flower.client",
+    "fedmlh.deployment.site",
+]
 
 
-def answer_message(arguments: list[str]) -> None:
-    """What the command flwr-clientapp does, in a process that was forked for it."""
-    sys.argv = ["flwr-clientapp", *arguments]
-    flwr_clientapp()
+def list_arguments(spec: ExecutionSpec) -> list[str]:
+    """Return the arguments that Flower would give the app's command, but for the token."""
+    return [
+        *("--runtime-api-address", spec.runtime_api_address),
+        *("--root-certificates", spec.root_certificates_path),
+        *("--parent-pid", str(spec.parent_pid)),
+    ]
 
 
-class ForkingExecutor:
-    """Starts a ClientApp's process."""
+def launch_serverapp(spec: ExecutionSpec) -> LaunchResult:
+    """Start a ServerApp's process, which reads its token from a pipe."""
+    command = make_command("fedmlh.engines.flower.serverapp", *list_arguments(spec))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(spec.token.encode())
+    return LaunchResult.accepted()
 
-    def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_IMPORTED)
-        forkserver.ensure_running()  # now, not when the first message waits for it
 
-    def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """A process with the arguments that Flower would give the command."""
-        arguments = ["--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
-        if spec.insecure:
-            arguments.append("--insecure")
-        elif spec.root_certificates_path is not None:
-            arguments += ["--root-certificates", spec.root_certificates_path]
-        if spec.parent_pid is not None:
-            arguments += ["--parent-pid", str(spec.parent_pid)]
-        self._context.Process(target=answer_message, args=(arguments,), daemon=True).start()
+def make_forking_launch() -> Callable[[ExecutionSpec], LaunchResult]:
+    """Return what starts a ClientApp's process: its arguments and token are in no command."""
+    # Python 3.11.0 would take orders from every account of the machine.
+    multiprocessing.util.abstract_sockets_supported = False  # type: ignore[misc]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    os.environ[origin.VARIABLE] = str(os.getpid())
+    forkserver.ensure_running()  # now, not when the first message waits for it
+
+    def launch(spec: ExecutionSpec) -> LaunchResult:
+        arguments = [*list_arguments(spec), "--token", spec.token]
+        context.Process(target=answer_message, args=(arguments,), daemon=True).start()
         return LaunchResult.accepted()
+
+    return launch
 
 
 def main() -> None:
-    """Run the SuperExec with the arguments of flower-superexec."""
-    executor = ForkingExecutor()
-    SubprocessExecutor.launch = lambda self, spec: executor.launch(spec)
+    """Run the SuperExec of a server or a site with the arguments of flower-superexec."""
+    launch = {"server": lambda: launch_serverapp, "site": make_forking_launch}[sys.argv.pop(1)]()
+    SubprocessExecutor.launch = lambda self, spec: launch(spec)
+    credential.send_own()
     flower_superexec()

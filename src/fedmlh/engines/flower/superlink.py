@@ -1,66 +1,47 @@
-"""Flower's SuperLink, open to sites for what sites do and to its own machine for everything else.
+"""Flower's SuperLink, open to sites for what sites do and to the server's own account for everything else.
 
 Flower serves nodes, runs and their control on one port, and only nodes have keys: whoever reaches the port could start
-a run, or take over one. Here all paths but those of nodes answer the server's own machine only.
+a run, or take over one. Here every path but those of nodes asks for the credential of the server's account.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from ipaddress import ip_address
+import subprocess
+from importlib import import_module
 from typing import Any
 
 from flwr.supercore import sql_mixin
 from flwr.superlink import extensions
-from flwr.superlink.cli.flower_superlink import flower_superlink
 from starlette.middleware import Middleware
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from fedmlh.engines.flower import credential
+from fedmlh.engines.flower.child import make_command
+from fedmlh.engines.flower.guard import FOR_NODES, Guard
+from fedmlh.engines.flower.limits import Limits, limit_replies
 
-_FOR_NODES = "/v1/fleet/"
 #: Milliseconds that a request waits for the database. Flower's five seconds are over while one large model is written,
 #: and whoever else asks meanwhile is told that the server has failed.
 _DATABASE_WAIT = "60000"
 
 
-class LocalControl:
-    """Answers 403 to another machine that asks for more than a node needs."""
+class OwnSuperExec:
+    """In place of the module by which Flower starts its SuperExec, and nothing else."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    TimeoutExpired = subprocess.TimeoutExpired
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or not."""
-        path = scope.get("path", "")
-        for_nodes = path.startswith(_FOR_NODES) and ".." not in path
-        if scope["type"] == "lifespan" or for_nodes or is_local(scope):
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        await send({"type": "http.response.start", "status": 403, "headers": []})
-        await send({"type": "http.response.body", "body": b"only from the server's own machine"})
-
-
-def is_local(scope: Scope) -> bool:
-    """Whether a request comes from the machine that it reached."""
-    client, server = scope.get("client"), scope.get("server")
-    if not client or not server:
-        return False
-    try:
-        return ip_address(client[0]).is_loopback or client[0] == server[0]
-    except ValueError:
-        return False
+    @staticmethod
+    def Popen(command: list[str], **_: Any) -> "subprocess.Popen[bytes]":  # noqa: N802
+        """Start the project's own SuperExec, with the arguments of Flower's."""
+        return subprocess.Popen(make_command("fedmlh.engines.flower.superexec", "server", *command[1:]))
 
 
 def main() -> None:
     """Run the SuperLink with the arguments of flower-superlink."""
-    extensions.get_middleware = lambda: (Middleware(LocalControl),)
+    limits = Limits.from_environment()
+    guard = Middleware(Guard, word=credential.read_own(), most_bytes=limits.request_bytes, open_paths=FOR_NODES)
+    extensions.get_middleware = lambda: (guard,)
+    limit_replies(limits)
     # The last value of a setting counts.
     sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, ("busy_timeout", _DATABASE_WAIT))
-    flower_superlink()
-
-
-if __name__ == "__main__":
-    main()
+    # The package's attribute of that name is the function in it.
+    internal: Any = import_module("flwr.superlink.cli.flower_superlink")
+    internal.subprocess = OwnSuperExec
+    internal.flower_superlink()

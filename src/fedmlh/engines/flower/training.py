@@ -17,12 +17,16 @@ def train(federation: Federation, grid: Grid) -> None:
     config = agreement.config
     federation.run.check(config, resume=True)
     device = pick_device(config.device)
-    examples = {number: enrolment.examples for number, enrolment in federation.all_enrolments().items()}
+    enrolments = federation.enrolments()
+    nodes = {number: node for number, node in federation.read_nodes().items() if number in enrolments}
+    federation.check_confirmed({number: enrolments[number] for number in nodes})
+    # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
+    examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
     server = Server(agreement.task, examples, device)
     evaluator = Evaluator(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
     test = evaluator.prepare(yardstick.dataset.test)
     judge = Judge.appoint(config, evaluator, yardstick.dataset.train, test)
-    sites = GridSites(grid, federation.read_nodes(), deadline=config.deadline, quorum=config.quorum)
+    sites = GridSites(grid, nodes, deadline=config.deadline, quorum=config.quorum)
     conduct(
         server,
         sites,
