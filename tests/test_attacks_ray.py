@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from careless import careless
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.population import Population
 from fedmlh.federated.task import Task
-from test_ray import careless
 from tiny import TINY
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -121,7 +121,6 @@ def as_nobody(code, *arguments, **variables):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.xfail(strict=True, reason="attack 3")
 def test_attack_03_every_socket_of_the_cluster_is_on_loopback(cluster):
     found = listeners(os.getpid())
     names = {name for _, _, name in found}
@@ -149,7 +148,6 @@ print(json.dumps(found))
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="attack 3")
 def test_attack_03_another_account_neither_reads_nor_writes_the_pickled_classes(cluster):
     assert as_nobody(KEY_VALUES, cluster.gcs_address) == {"connect": "refused"}
     guess = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
@@ -186,7 +184,6 @@ def methods():
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="attack 3")
 def test_attack_03_no_process_of_the_cluster_answers_without_the_token(cluster):
     """Without the fix this test ends the cluster: it asks every process to do everything, exit among it."""
     pytest.importorskip("grpc", reason="the extra 'flower' is not installed")
@@ -216,7 +213,6 @@ print(json.dumps(found))
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="attack 3")
 def test_attack_03_another_account_cannot_look_into_the_folder_of_the_cluster(cluster):
     session = Path(cluster.get_session_dir_path())
     folders = [session.parent, session, session / "logs", session / "sockets"]
@@ -241,7 +237,6 @@ def wait_for(condition, process):
         time.sleep(0.2)
 
 
-@pytest.mark.xfail(strict=True, reason="attack 21")
 def test_attack_21_sigterm_ends_a_run_on_ray_as_ctrl_c_does(tmp_path):
     command = [sys.executable, "-m", "fedmlh", "run", "demo", "--engine", "ray", "--out", str(tmp_path / "run")]
     metrics = tmp_path / "run" / "metrics.jsonl"
