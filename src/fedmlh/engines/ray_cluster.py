@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.exceptions import RayError
 
 from fedmlh.errors import UserError
@@ -56,7 +56,8 @@ def join_cluster(address: str) -> Iterator[None]:
             connection.enter_context(_connect(address))
         except _FAILURES as error:
             raise UserError(
-                f"there is no Ray cluster at {address!a} ({error}): say host:port as `ray start` does"
+                f"there is no Ray cluster at {address!a} that lets this process in ({error}): say host:port as "
+                f"`ray start` does, and if it asks for a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
             ) from None
         yield
 
@@ -216,5 +217,6 @@ def _knock(address: str) -> None:
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10):
+    # Ray takes another of this machine's addresses if it is told 127.0.0.1.
+    with socket.create_connection((services.resolve_ip_for_localhost(host), int(port)), timeout=10):
         return
