@@ -388,8 +388,8 @@ def is_training(short, out):
 
 
 def is_starting(short, out):
-    """The raylet is there, and Ray's C++ part is about to connect to it."""
-    return list(short.glob("fmray-*/r/session_latest/sockets/raylet"))
+    """Ray's C++ part is in this process and waits for its cluster."""
+    return list(short.glob("fmray-*/r/session_latest/logs/python-core-driver-*"))
 
 
 @pytest.mark.parametrize("reached", [is_starting, is_training])
@@ -411,6 +411,22 @@ def test_attack_21_sigterm_ends_a_run_on_ray_as_ctrl_c_does(reached, short, tmp_
         command = [sys.executable, "-m", "fedmlh", "run", "demo", "--out", out, "--rounds", str(done + 1), "--resume"]
         subprocess.run(command, check=True, capture_output=True)
         assert len((out / "metrics.jsonl").read_text().splitlines()) == done + 1
+
+
+ANSWER = """
+import os, signal
+from fedmlh.engines.ray_cluster import start_cluster
+def answer(number, frame):
+    print("mine")
+signal.signal(signal.SIGTERM, answer)
+with start_cluster(1):
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_attack_21_a_program_keeps_its_own_answer_to_sigterm():
+    assert in_own_process(ANSWER) == ["mine", "mine"]
 
 
 @pytest.mark.slow

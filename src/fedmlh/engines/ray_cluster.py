@@ -30,6 +30,8 @@ _PREFIX = "fmray-"
 #: Room for the parent of a cluster's folder: a socket's path has 103 characters at most, of which Ray needs up to 81.
 _MOST_CHARACTERS = 22
 _TOKEN_BYTES = 32
+#: No reports to Ray's makers; and no warning, since no worker uses a GPU, of what later versions will do with them.
+_QUIET = ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
 _FAILURES = (OSError, ValueError, RuntimeError, RayError)
 
 
@@ -64,10 +66,7 @@ def join_cluster(address: str) -> Iterator[None]:
 
 @contextmanager
 def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
-    """Be connected to a cluster; SIGTERM has the answer that it had before, or that of Ctrl-C if it had none.
-
-    Ray's own answer would be its C++ stack on the terminal, and an exit that no run hears of.
-    """
+    """Be connected to a cluster; SIGTERM has the answer that it had before, or that of Ctrl-C if it had none."""
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     answer = signal.default_int_handler if before == signal.SIG_DFL else before
     came = []
@@ -77,9 +76,10 @@ def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
         if callable(answer):
             answer(number, frame)
 
+    quiet = {name: os.environ.get(name, "0") for name in _QUIET}
     try:
         _answer_sigterm(note)
-        with _variables(_manners()), _replaced(ray._private.utils, "set_sigterm_handler", lambda handler: None):
+        with _variables(quiet), _without_handlers():
             context = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         _answer_sigterm(answer)
         if came:  # and was lost: Python drops what is raised while it forks
@@ -90,16 +90,14 @@ def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
         _answer_sigterm(before)
 
 
-def _manners() -> dict[str, str]:
-    """Return what keeps Ray quiet, unless the user wants it otherwise."""
-    defaults = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # No worker uses a GPU; without it, every start warns of what later versions of Ray will do with them.
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # It prints C++ stacks, also for SIGTERM.
-        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
-    }
-    return {name: os.environ.get(name, value) for name, value in defaults.items()}
+@contextmanager
+def _without_handlers() -> Iterator[None]:
+    """Keep Ray from handling signals: its C++ part prints a stack for each, and its Python part exits in silence."""
+    with (
+        _replaced(ray_constants, "RAY_DISABLE_FAILURE_SIGNAL_HANDLER", True),
+        _replaced(ray._private.utils, "set_sigterm_handler", lambda handler: None),
+    ):
+        yield
 
 
 def _answer_sigterm(answer: Any) -> None:
