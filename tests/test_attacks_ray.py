@@ -348,6 +348,23 @@ def test_attack_03_sockets_have_paths_that_are_short_enough(folder, parent, monk
     assert ray_cluster._choose_parent() == Path(parent)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda folder: folder.chmod(0o755), lambda folder: os.chown(folder, NOBODY, NOBODY)]
+)
+@needs_root
+def test_attack_03_a_folder_that_was_replaced_is_not_used(change, short, monkeypatch):
+    @contextlib.contextmanager
+    def hold(folder):
+        change(folder)
+        yield
+
+    monkeypatch.setenv("RAY_TMPDIR", str(short))
+    monkeypatch.setattr(ray_cluster, "hold", hold)
+    with pytest.raises(UserError, match="has just replaced"), ray_cluster._make_folder():
+        pass
+    assert list(short.iterdir()) == []
+
+
 @pytest.mark.parametrize(("place", "mode"), [("192.0.2.1", 1), ("0.0.0.0", 1), ("127.0.0.1", 0)])
 def test_attack_03_a_version_of_ray_that_opens_its_clusters_is_refused(place, mode, monkeypatch):
     monkeypatch.setattr(ray._raylet, "get_authentication_mode", lambda: mode)

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -180,8 +181,10 @@ def _make_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     with hold(folder):
         try:
-            # A sweep that came before the lock leaves one made by the lock, with the rights of any other folder.
-            folder.chmod(0o700)
+            # Between the two lines above, another process may have swept it; the lock makes one, but open to others.
+            found = folder.lstat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+                raise UserError(f"another process has just replaced {folder}: start the run again")
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
