@@ -1,18 +1,17 @@
 """On Ray a run gives the bits that it gives in process, however many workers there are and whichever of them die."""
 
 import contextlib
-import gc
 import json
 import os
 import signal
 import sys
 import threading
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
+from careless import careless
 from fedmlh import cli
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
@@ -25,6 +24,7 @@ from tiny import TINY
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from fedmlh.engines import ray as engine  # noqa: E402
+from fedmlh.engines import ray_cluster  # noqa: E402
 
 BASE = TINY.replace(
     partition="dirichlet",
@@ -45,25 +45,14 @@ VARIANTS = {
 DATA = open_dataset(BASE)
 
 
-@contextlib.contextmanager
-def careless():
-    """Ray closes neither the files nor the processes that it opens; what it drops in here is not complained of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with contextlib.ExitStack() as life:
         with careless():
-            ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            life.enter_context(ray_cluster.start_cluster(3))
         yield
         with careless():
-            ray.shutdown()
+            life.close()
 
 
 def left(folder):
@@ -179,5 +168,5 @@ def test_what_cannot_be_is_refused_in_one_sentence(options, sentence, tmp_path, 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray.invalid:6379", ""])
 def test_where_there_is_no_cluster_it_is_said_at_once(address):
-    with pytest.raises(simulation.UserError, match="there is no Ray cluster at"):
-        engine._join(address, None)
+    with pytest.raises(simulation.UserError, match="there is no Ray cluster at"), ray_cluster.join_cluster(address):
+        pass

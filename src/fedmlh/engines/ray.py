@@ -9,11 +9,10 @@ there anyway, and a worker has nothing to lose, so that a lost one is replaced a
 """
 
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 from scipy.sparse import csr_matrix, vstack
 
 from fedmlh.engines.population import Population
+from fedmlh.engines.ray_cluster import join_cluster, start_cluster
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, name_failure
@@ -248,10 +248,7 @@ def live_on_ray(
     """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
     if population.device.type != "cpu":
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
-    joined = ray.is_initialized()
-    if not joined:
-        _join(address, workers)
-    try:
+    with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
         most = min(population.task.config.clients_per_round, len(population.shards))
         clients = RayClients(population, max(1, min(workers or free, most)))
@@ -260,32 +257,9 @@ def live_on_ray(
         finally:
             for worker in clients.workers:
                 ray.kill(worker)
-    finally:
-        if not joined:
-            ray.shutdown()
 
 
-def _join(address: str | None, workers: int | None) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # No worker uses a GPU; without it, every start warns of what later versions of Ray will do with them.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        ray.init(address="local", num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
-        return
-    try:
-        _knock(address)
-        ray.init(address=address, **options)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"there is no Ray cluster at {address!a} ({error}): say host:port as `ray start` does"
-        ) from None
-
-
-def _knock(address: str) -> None:
-    """OSError or ValueError where nobody answers: Ray itself would wait for minutes and then end the process."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10):
-        return
+def _reach_cluster(address: str | None, workers: int | None) -> AbstractContextManager[None]:
+    if ray.is_initialized():
+        return nullcontext()
+    return start_cluster(workers) if address is None else join_cluster(address)
