@@ -16,12 +16,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from faulty_inputs.models import seal
+from fedmlh import drafts
+from fedmlh.data import cache
 from fedmlh.data.convert import write
+from fedmlh.data.download import download
+from fedmlh.data.formats import load
 from fedmlh.data.source import open_dataset
 from fedmlh.errors import UserError
+from fedmlh.federated.task import Task
 from fedmlh.lock import LOCK
+from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
 from fedmlh.storage import write_atomically, write_sealed
@@ -31,21 +38,19 @@ from tiny import TINY
 FOLDERS = Path(__file__).parent / "golden" / "folders"
 SMALL = open_dataset(TINY)
 
-#: Runs the commands that stand on stdin, one after the other, each with an alarm and all with 1 GiB more than imports.
+#: Runs the commands that come in, one per line, each with an alarm and with 1 GiB more than it has so far.
 DRIVER = """
 import contextlib, io, json, resource, signal, sys
 from fedmlh import cli
-import fedmlh.engines.replay, fedmlh.runs.report, fedmlh.serving.predictor
 
 def ring(number, frame):
     raise RuntimeError("HANGS")
 
-size = int(open("/proc/self/status").read().split("VmSize:")[1].split()[0]) * 1024
-resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, resource.RLIM_INFINITY))
 signal.signal(signal.SIGALRM, ring)
-answers = []
-for arguments in json.load(sys.stdin):
-    sys.argv, code, err = ["fedmlh", *arguments], 0, io.StringIO()
+for line in sys.stdin:
+    sys.argv, code, err = ["fedmlh", *json.loads(line)], 0, io.StringIO()
+    size = int(open("/proc/self/status").read().split("VmSize:")[1].split()[0]) * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, resource.RLIM_INFINITY))
     signal.alarm(60)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
         try:
@@ -55,21 +60,30 @@ for arguments in json.load(sys.stdin):
         except BaseException as error:
             code = f"{type(error).__name__}: {error}"
     signal.alarm(0)
-    answers.append([code, err.getvalue()])
-json.dump(answers, sys.stdout)
+    print(json.dumps([code, err.getvalue()]), flush=True)
 """
 
+Command = Sequence[object]
+Answer = tuple[Any, str]
+Invoke = Callable[[Sequence[Command]], list[Answer]]
 
-def invoke_all(commands: Sequence[Sequence[object]]) -> list[tuple[Any, str]]:
+
+@pytest.fixture(scope="module")
+def invoke_all() -> Iterator[Invoke]:
     """Exit code and standard error of commands that a process of its own runs."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps([[str(part) for part in command] for command in commands]),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert done.returncode == 0
-    return [(code, err) for code, err in json.loads(done.stdout)]
+    driver = start_script(DRIVER)
+
+    def invoke(commands: Sequence[Command]) -> list[Answer]:
+        answers = []
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        for command in commands:
+            print(json.dumps([str(part) for part in command]), file=driver.stdin, flush=True)
+            answers.append(tuple(json.loads(driver.stdout.readline())))
+        return answers
+
+    yield invoke
+    driver.communicate()
 
 
 def run_script(code: str, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -81,16 +95,12 @@ def run_script(code: str, *arguments: object, **options: Any) -> "subprocess.Com
 def start_script(code: str, *arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=Path(__file__).parent,
     )
-
-
-def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Wait for a process; what it returned and said."""
-    _, said = process.communicate(timeout=600)
-    return process.returncode, said
 
 
 def is_one_sentence(said: str) -> bool:
@@ -133,13 +143,7 @@ cli.main()
 def paused(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """A process in the middle of a run in the folder `out`, which ends well once it gets a line."""
     (tmp_path / "config.toml").write_text(KEPT.to_toml())
-    process = subprocess.Popen(
-        [sys.executable, "-c", PAUSED, "run", str(tmp_path / "config.toml"), "--out", str(tmp_path / "out")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_script(PAUSED, "run", tmp_path / "config.toml", "--out", tmp_path / "out")
     assert process.stdout is not None
     assert process.stdout.readline() == "trained\n", process.communicate()[1]
     yield process
@@ -151,9 +155,8 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_a_folder_in_use_is_refused_and_its_run_ends_as_if_alone(
-    tmp_path: Path, paused: "subprocess.Popen[str]"
+    invoke_all: Invoke, tmp_path: Path, paused: "subprocess.Popen[str]"
 ) -> None:
     config, out = tmp_path / "config.toml", tmp_path / "out"
     (tmp_path / "other.toml").write_text(KEPT.replace(seed=1).to_toml())
@@ -179,7 +182,6 @@ def test_attack_06_a_folder_in_use_is_refused_and_its_run_ends_as_if_alone(
     assert not (out / LOCK).exists()
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_of_three_runs_that_begin_at_once_exactly_one_trains(tmp_path: Path) -> None:
     """With runs of a moment, all of them would be in time to pass a check that nobody guards."""
     code = (
@@ -193,17 +195,7 @@ def test_attack_06_of_three_runs_that_begin_at_once_exactly_one_trains(tmp_path:
         "try: run(config, data, sys.argv[1])\n"
         "except UserError as problem: print('refused', flush=True); fail(str(problem), 2)\n"
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "out"), str(seed)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent,
-        )
-        for seed in range(3)
-    ]
+    processes = [start_script(code, tmp_path / "out", seed) for seed in range(3)]
     said = [process.stdout.readline().strip() for process in processes if process.stdout is not None]
     problems = [process.communicate("\n")[1] for process in processes]
     assert sorted(said) == ["checked", "refused", "refused"], problems
@@ -242,9 +234,8 @@ def holding() -> Iterator[Callable[[Path], "subprocess.Popen[str]"]]:
         process.communicate()
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_every_command_that_makes_a_folder_is_its_only_writer(
-    tmp_path: Path, kept: Path, holding: Callable[[Path], "subprocess.Popen[str]"]
+    invoke_all: Invoke, tmp_path: Path, kept: Path, holding: Callable[[Path], "subprocess.Popen[str]"]
 ) -> None:
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     config, out = tmp_path / "config.toml", tmp_path / "out"
@@ -271,7 +262,6 @@ def test_attack_06_every_command_that_makes_a_folder_is_its_only_writer(
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_a_federation_has_one_way_to_lock(
     kept: Path, holding: Callable[[Path], "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +281,7 @@ def test_attack_06_a_federation_has_one_way_to_lock(
 
 
 def test_attack_06_readers_never_lock(
-    kept: Path, tmp_path: Path, points: Path, holding: Callable[[Path], "subprocess.Popen[str]"]
+    invoke_all: Invoke, kept: Path, tmp_path: Path, points: Path, holding: Callable[[Path], "subprocess.Popen[str]"]
 ) -> None:
     run = kept / "finished-run"
     holding(run)
@@ -305,7 +295,6 @@ def test_attack_06_readers_never_lock(
     assert [code for code, _ in answers] == [0, 0, 0], answers
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_a_lock_that_a_kill_left_makes_no_folder_full(tmp_path: Path) -> None:
     from fedmlh.engines.simulation import run
 
@@ -318,41 +307,54 @@ def test_attack_06_a_lock_that_a_kill_left_makes_no_folder_full(tmp_path: Path) 
     assert not (tmp_path / "data" / LOCK).exists()
 
 
-#: Loads a folder, says when it parses, and then parses only once a line comes in.
+#: Loads a folder, says when the cache did not have it and when it parses, and parses only once a line comes in.
 LOAD = """
 import sys
 from fedmlh.data import formats
-read = formats.read
+read, fetch = formats.read, formats.cache.fetch
 def slow(*arguments):
     print("parses", flush=True)
     sys.stdin.readline()
     return read(*arguments)
-formats.read = slow
+def look(key):
+    found = fetch(key)
+    if found is None:
+        print("missing", flush=True)
+    return found
+formats.read, formats.cache.fetch = slow, look
 print(formats.load(sys.argv[1]).fingerprint, flush=True)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="attack 6")
 def test_attack_06_a_cache_entry_in_the_making_is_waited_for(tmp_path: Path) -> None:
     write(SMALL, tmp_path / "data", "xmc")
     for path in (tmp_path / "data").iterdir():
         os.utime(path, ns=(10**18, 10**18))
-
-    def load() -> "subprocess.Popen[str]":
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen([sys.executable, "-c", LOAD, str(tmp_path / "data")], text=True, **pipes)
-
-    first = load()
+    first = start_script(LOAD, tmp_path / "data")
     assert first.stdout is not None
-    assert first.stdout.readline() == "parses\n"
-    second = load()
-    time.sleep(6)  # a second that does not wait says by then that it parses
-    assert first.communicate("\n")[1] == ""
-    said, problem = second.communicate("\n")
+    while first.stdout.readline() != "parses\n":
+        assert first.poll() is None
+    second = start_script(LOAD, tmp_path / "data")
+    assert second.stdout is not None
+    assert second.stdout.readline() == "missing\n"
+    made, problem = first.communicate("\n")
     assert problem == ""
-    assert "parses" not in said
-    killed = load()
-    assert killed.communicate("\n")[0] == said
+    assert second.communicate("\n") == (made, "")
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
+
+
+def test_attack_06_a_cache_entry_whose_maker_was_killed_is_made_by_the_next(tmp_path: Path) -> None:
+    write(SMALL, tmp_path / "data", "xmc")
+    for path in (tmp_path / "data").iterdir():
+        os.utime(path, ns=(10**18, 10**18))
+    first = start_script(LOAD, tmp_path / "data")
+    assert first.stdout is not None
+    while first.stdout.readline() != "parses\n":
+        assert first.poll() is None
+    first.kill()
+    first.communicate()
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+    assert load(tmp_path / "data").fingerprint == SMALL.fingerprint
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
 
 
@@ -392,7 +394,7 @@ PLANTS = (plant_pipe, plant_device, plant_link, plant_inner_link, plant_hole)
 
 
 def attack_each(
-    tmp_path: Path, source: Path, names: Sequence[str], command: Callable[[Path], list[object]]
+    invoke_all: Invoke, tmp_path: Path, source: Path, names: Sequence[str], command: Callable[[Path], list[object]]
 ) -> list[tuple[str, Any, str]]:
     """A command on copies of a folder in each of which something was put in place of one file."""
     commands, titles = [], []
@@ -421,13 +423,13 @@ def assert_refused(answers: Sequence[tuple[str, Any, str]]) -> None:
         assert "Traceback" not in said, title
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_a_model_holds_files_of_its_own_only(tmp_path: Path, points: Path) -> None:
+def test_attack_13_a_model_holds_files_of_its_own_only(invoke_all: Invoke, tmp_path: Path, points: Path) -> None:
     names = ["manifest.json", "model.json", "config.toml", "labels.json", "weights.safetensors"]
     source = FOLDERS / "finished-run" / "model"
     assert_refused(
-        attack_each(tmp_path / "a", source, names, lambda folder: ["predict", folder, "--input", points])
+        attack_each(invoke_all, tmp_path / "a", source, names, lambda folder: ["predict", folder, "--input", points])
         + attack_each(
+            invoke_all,
             tmp_path / "b",
             FOLDERS / "finished-run",
             ["model/labels.json"],
@@ -436,17 +438,18 @@ def test_attack_13_a_model_holds_files_of_its_own_only(tmp_path: Path, points: P
     )
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_a_run_folder_holds_files_of_its_own_only(tmp_path: Path) -> None:
+def test_attack_13_a_run_folder_holds_files_of_its_own_only(invoke_all: Invoke, tmp_path: Path) -> None:
     source = FOLDERS / "finished-run"
     assert_refused(
         attack_each(
+            invoke_all,
             tmp_path / "a",
             source,
             ["config.toml", "metrics.jsonl", "summary.json"],
             lambda folder: ["report", folder, "--out", folder.parent / "report.html"],
         )
         + attack_each(
+            invoke_all,
             tmp_path / "b",
             source,
             ["participation.jsonl", "config.toml"],
@@ -455,8 +458,7 @@ def test_attack_13_a_run_folder_holds_files_of_its_own_only(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_a_checkpoint_holds_files_of_its_own_only(tmp_path: Path) -> None:
+def test_attack_13_a_checkpoint_holds_files_of_its_own_only(invoke_all: Invoke, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(FOLDERS / "stopped-run", source)
     generations = sorted((source / "checkpoint").iterdir())
@@ -469,6 +471,7 @@ def test_attack_13_a_checkpoint_holds_files_of_its_own_only(tmp_path: Path) -> N
     ]
     assert_refused(
         attack_each(
+            invoke_all,
             tmp_path / "a",
             source,
             [*names, "config.toml"],
@@ -477,20 +480,21 @@ def test_attack_13_a_checkpoint_holds_files_of_its_own_only(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_a_federations_folder_holds_files_of_its_own_only(tmp_path: Path) -> None:
+def test_attack_13_a_federations_folder_holds_files_of_its_own_only(invoke_all: Invoke, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     source = FOLDERS / "federation"
     write(SMALL, tmp_path / "data", "npz")
     prepare = ["--site", "site-0", "--data", tmp_path / "data", "--out", tmp_path / "site"]
     assert_refused(
         attack_each(
+            invoke_all,
             tmp_path / "a",
             source,
             ["enrolled/site-1.json", "public/labels.json"],
             lambda folder: ["federation", "status", folder],
         )
         + attack_each(
+            invoke_all,
             tmp_path / "b",
             source / "public",
             ["federation.json", "labels.json", "ca.crt"],
@@ -499,36 +503,34 @@ def test_attack_13_a_federations_folder_holds_files_of_its_own_only(tmp_path: Pa
     )
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_a_site_and_a_server_read_files_of_their_own_only(kept: Path, tmp_path: Path) -> None:
-    code = (
-        "import json, signal, sys; from pathlib import Path; from fedmlh.errors import UserError\n"
-        "from fedmlh.deployment.federation import Federation; from fedmlh.deployment.site import Site\n"
-        "from fedmlh.deployment.memory import MemoryFile\n"
-        "fed = Federation(Path(sys.argv[1])); signal.alarm(120)\n"
-        "reads = {'nodes': fed.read_nodes, 'outcome': fed.read_outcome, 'yardstick': fed.yardstick,\n"
-        "         'shard': lambda: Site(fed.path / 'site-0'), 'agreement': lambda: Site(fed.path / 'site-0')}\n"
-        "try: print('read', reads[sys.argv[2]]())\n"
-        "except UserError as problem: print('refused', problem)\n"
-    )
-    federation = kept / "federation"
-    for name, path in (
-        ("nodes", federation / "server" / "nodes.json"),
-        ("outcome", federation / "server" / "outcome.json"),
-        ("yardstick", federation / "server" / "yardstick" / "about.json"),
-        ("shard", federation / "site-0" / "shard" / "labels.json"),
-        ("agreement", federation / "site-0" / "agreement" / "labels.json"),
+def test_attack_13_a_site_and_a_server_read_files_of_their_own_only(kept: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    from fedmlh.deployment.federation import Federation
+    from fedmlh.deployment.site import Site
+    from fedmlh.storage import read_checked
+
+    federation = Federation(kept / "federation")
+    site = kept / "federation" / "site-0"
+    for path, read in (
+        (federation.server / "nodes.json", federation.read_nodes),
+        (federation.server / "outcome.json", federation.read_outcome),
+        (federation.server / "yardstick" / "about.json", federation.yardstick),
+        (site / "shard" / "labels.json", lambda: Site(site)),
+        (site / "agreement" / "labels.json", lambda: Site(site)),
+        (site / "shard", lambda: Site(site)),
+        (site / "agreement", lambda: Site(site)),
+        (site / "prepared", lambda: read_checked(site / "prepared")),
     ):
-        assert run_script(code, federation, name).stdout.startswith("read"), name
+        read()
         plant_inner_link(path)
-        assert run_script(code, federation, name).stdout.startswith("refused"), name
+        with pytest.raises(UserError, match=f"{path.name} is a link"):
+            read()
         path.unlink()
         path.with_name("inside").rename(path)
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
 def test_attack_13_a_folder_inside_is_no_link_and_the_folder_itself_may_be_one(
-    kept: Path, tmp_path: Path, points: Path
+    invoke_all: Invoke, kept: Path, tmp_path: Path, points: Path
 ) -> None:
     (tmp_path / "mine").symlink_to(kept / "finished-run")
     (tmp_path / "model").symlink_to(kept / "finished-run" / "model")
@@ -559,9 +561,8 @@ def test_attack_13_a_folder_inside_is_no_link_and_the_folder_itself_may_be_one(
     assert snapshot(tmp_path / "checkpoint") == before
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
 def test_attack_13_half_characters_are_refused_wherever_names_are_read(
-    kept: Path, tmp_path: Path, points: Path
+    invoke_all: Invoke, kept: Path, tmp_path: Path, points: Path
 ) -> None:
     model = kept / "finished-run" / "model"
     names = json.loads((model / "labels.json").read_bytes())
@@ -581,7 +582,9 @@ def test_attack_13_half_characters_are_refused_wherever_names_are_read(
         assert is_one_sentence(said), said
 
 
-def test_attack_13_characters_of_two_halves_and_escaped_backslashes_are_whole(tmp_path: Path, points: Path) -> None:
+def test_attack_13_characters_of_two_halves_and_escaped_backslashes_are_whole(
+    invoke_all: Invoke, tmp_path: Path, points: Path
+) -> None:
     model = tmp_path / "model"
     shutil.copytree(FOLDERS / "finished-run" / "model", model)
     names = json.loads((model / "labels.json").read_bytes())
@@ -591,7 +594,9 @@ def test_attack_13_characters_of_two_halves_and_escaped_backslashes_are_whole(tm
     assert [code for code, _ in invoke_all([["predict", model, "--input", points, "--top", 40]])] == [0]
 
 
-def test_attack_13_a_model_never_takes_more_than_its_settings_say(tmp_path: Path, points: Path) -> None:
+def test_attack_13_a_model_never_takes_more_than_its_settings_say(
+    invoke_all: Invoke, tmp_path: Path, points: Path
+) -> None:
     """A file that is honest about its SHA-256, and yet far larger than the weights of the settings beside it."""
     model = tmp_path / "model"
     shutil.copytree(FOLDERS / "finished-run" / "model", model)
@@ -603,8 +608,31 @@ def test_attack_13_a_model_never_takes_more_than_its_settings_say(tmp_path: Path
     assert is_one_sentence(said)
 
 
-@pytest.mark.xfail(strict=True, reason="attack 13")
-def test_attack_13_pipes_and_devices_in_a_data_folder_are_named(tmp_path: Path) -> None:
+def test_attack_13_a_checkpoint_is_no_larger_than_its_run_can_make_it(kept: Path) -> None:
+    """Files and clients that are sealed with the rest, more and larger than a run of these sizes has."""
+    task = Task(KEPT, SMALL.num_features, SMALL.num_labels)
+    for out in (kept / "stopped-run", kept / "finished-run"):
+        newest = max((out / "checkpoint").iterdir())
+        state = json.loads((newest / "state.json").read_bytes())
+        arguments = (state["run"], task.stack, torch.device("cpu"), KEPT.num_clients)
+        shutil.copytree(newest, kept / newest.name)
+        assert Checkpoints(kept, *arguments).load()[0] is not None
+        if out.name == "stopped-run":
+            for number in range(100):
+                with open(kept / newest.name / f"more-{number}", "wb") as file:
+                    file.truncate(100_000)
+            seal(kept / newest.name)
+            expected = "no such file has more than"
+        else:
+            state["memories"]["4"] = [[], []]
+            seal(kept / newest.name, state__json=json.dumps(state).encode())
+            expected = "a client that the run does not have"
+        with pytest.raises(UserError, match=expected):
+            Checkpoints(kept, *arguments).load()
+        shutil.rmtree(kept / newest.name)
+
+
+def test_attack_13_pipes_and_devices_in_a_data_folder_are_named(invoke_all: Invoke, tmp_path: Path) -> None:
     commands: list[list[object]] = []
     paths = []
     for number, name in enumerate(("train.txt", "test.txt", "labels.txt", "filter_labels_test.txt")):
@@ -627,7 +655,6 @@ def test_attack_13_pipes_and_devices_in_a_data_folder_are_named(tmp_path: Path) 
 # 16: drafts.
 
 
-@pytest.mark.xfail(strict=True, reason="attack 16")
 def test_attack_16_planted_links_are_not_written_through(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("dear to me")
@@ -645,12 +672,122 @@ def test_attack_16_planted_links_are_not_written_through(tmp_path: Path) -> None
     assert (place / "model" / "a").read_bytes() == b"2"
 
 
+def test_attack_16_a_planted_draft_is_neither_used_nor_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if somebody guessed the name."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in ("1" * 16, "3" * 16):
+        (tmp_path / f".fedmlh-{name}.draft").symlink_to(victim)
+    tokens = iter(["1" * 16, "2" * 16, "3" * 16, "4" * 16])
+    monkeypatch.setattr(drafts.secrets, "token_hex", lambda size: next(tokens))
+    write_atomically(tmp_path / "file", b"new")
+    write_sealed(tmp_path / "folder", {"a": b"1"})
+    assert next(tokens, None) is None
+    assert list(victim.iterdir()) == []
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert (tmp_path / "folder" / "a").read_bytes() == b"1"
+
+
+def test_attack_16_drafts_have_names_that_say_nothing_and_files_the_usual_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def look(handle: int) -> None:
+        seen.extend(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedmlh"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", look)
+    monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
+    before = os.umask(0o027)
+    try:
+        for _ in range(2):
+            write_atomically(tmp_path / "report.html", b"new")
+            write_sealed(tmp_path / "model", {"a": b"1"})
+        cache.store({"folder": "x", "settings": {}, "files": []}, SMALL)
+    finally:
+        os.umask(before)
+    assert len(set(seen)) == 4
+    assert all(drafts.is_draft(name) for name in seen)
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "model" / "a").stat().st_mode & 0o777 == 0o640
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()] == [0o600]
+
+
+#: Begins a draft file and a draft folder, and waits.
+DRAFT = """
+import sys, time
+from pathlib import Path
+from fedmlh.drafts import draft_file, draft_folder
+place = Path(sys.argv[1])
+with draft_file(place / "file") as file, draft_folder(place) as folder:
+    file.write(b"x" * 100_000)
+    (folder / "part").write_bytes(b"x")
+    print("begun", flush=True)
+    sys.stdin.readline()
+    folder.rename(place / "folder")
+"""
+
+
+def list_drafts(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if drafts.is_draft(path.name))
+
+
+def test_attack_16_only_the_drafts_of_the_dead_are_swept(tmp_path: Path) -> None:
+    living, dying = (start_script(DRAFT, tmp_path) for _ in range(2))
+    for process in (living, dying):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+    assert len(list_drafts(tmp_path)) == 4
+    write_atomically(tmp_path / "other", b"")
+    assert len(list_drafts(tmp_path)) == 4
+    dying.kill()
+    dying.communicate()
+    write_atomically(tmp_path / "other", b"")
+    assert len(list_drafts(tmp_path)) == 2
+    assert living.communicate("\n") == ("", "")
+    assert living.returncode == 0
+    assert (tmp_path / "file").stat().st_size == 100_000
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "folder", "other"}
+
+
+#: Puts many files and folders in place, in a folder in which others do the same.
+WRITE = """
+import sys
+from pathlib import Path
+from fedmlh.storage import Sealed, write_atomically, write_sealed
+place, mine = Path(sys.argv[1]), sys.argv[2]
+for number in range(150):
+    write_atomically(place / "shared", b"1" * 1000)
+    write_sealed(place / mine, {"a": b"%d" % number})
+    assert Sealed(place / mine).read("a", 10) == b"%d" % number
+"""
+
+
+def test_attack_16_writers_in_one_folder_never_sweep_each_other(tmp_path: Path) -> None:
+    processes = [start_script(WRITE, tmp_path, f"sealed-{number}") for number in range(3)]
+    assert [process.communicate()[1] for process in processes] == [""] * 3
+    assert {path.name for path in tmp_path.iterdir()} == {"shared", "sealed-0", "sealed-1", "sealed-2"}
+
+
+def test_attack_16_a_download_goes_into_no_planted_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("dear to me")
+    for name, plant in (("link", lambda path: path.symlink_to(tmp_path / "victim")), ("pipe", os.mkfifo)):
+        plant(tmp_path / f"{name}.zip.part")
+        with pytest.raises(UserError, match=f"{name}.zip.part: cannot be written"):
+            download("http://127.0.0.1:9/never-asked", tmp_path / f"{name}.zip", lambda done, size: None)
+    assert (tmp_path / "victim").read_text() == "dear to me"
+
+
 # 17: a name that leads out.
 
 NAMES = ["../..", "../x", "/tmp/x", "a/b", "[/x]", "a\x1b[2Jb", "a\nb", "a\0b", "\u202egnp.exe", "x" * 400, "é" * 200]
 
 
-@pytest.mark.xfail(strict=True, reason="attack 17")
 def test_attack_17_no_name_leads_out_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedmlh.cli import runs
 
@@ -691,7 +828,6 @@ def test_attack_17_an_ordinary_name_is_the_folders_name(
 # 20: a run folder that lost a file, or holds one too many.
 
 
-@pytest.mark.xfail(strict=True, reason="attack 20")
 @pytest.mark.parametrize("lost", ["config.toml", "checkpoint"])
 def test_attack_20_resume_names_what_is_missing(kept: Path, lost: str) -> None:
     path = kept / "stopped-run" / lost
@@ -704,7 +840,6 @@ def test_attack_20_resume_names_what_is_missing(kept: Path, lost: str) -> None:
     assert snapshot(kept) == before
 
 
-@pytest.mark.xfail(strict=True, reason="attack 20")
 def test_attack_20_only_folders_are_checkpoints(kept: Path) -> None:
     from fedmlh.engines.simulation import run
 
@@ -741,7 +876,7 @@ cli.main()
 
 @pytest.mark.parametrize(
     "stop",
-    [pytest.param(signal.SIGTERM, marks=pytest.mark.xfail(strict=True, reason="attack 21")), signal.SIGINT],
+    [signal.SIGTERM, signal.SIGINT],
 )
 def test_attack_21_convert_leaves_nothing_when_it_is_ended(tmp_path: Path, stop: signal.Signals) -> None:
     write(SMALL, tmp_path / "in" / "data", "npz")
@@ -753,8 +888,7 @@ def test_attack_21_convert_leaves_nothing_when_it_is_ended(tmp_path: Path, stop:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.xfail(strict=True, reason="attack 21")
-def test_attack_21_what_a_kill_leaves_is_swept_by_the_next_writer(tmp_path: Path) -> None:
+def test_attack_21_what_a_kill_leaves_is_swept_by_the_next_writer(invoke_all: Invoke, tmp_path: Path) -> None:
     write(SMALL, tmp_path / "in" / "data", "npz")
     (tmp_path / "out").mkdir()
     command = ["data", "convert", tmp_path / "in" / "data", tmp_path / "out" / "data", "--to", "xmc"]
@@ -764,7 +898,6 @@ def test_attack_21_what_a_kill_leaves_is_swept_by_the_next_writer(tmp_path: Path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["data"]
 
 
-@pytest.mark.xfail(strict=True, reason="attack 21")
 def test_attack_21_a_run_that_is_ended_says_how_to_go_on(tmp_path: Path, paused: "subprocess.Popen[str]") -> None:
     paused.send_signal(signal.SIGTERM)
     _, said = paused.communicate()
@@ -774,8 +907,7 @@ def test_attack_21_a_run_that_is_ended_says_how_to_go_on(tmp_path: Path, paused:
     assert not (tmp_path / "out" / LOCK).exists()
 
 
-@pytest.mark.xfail(strict=True, reason="attack 21")
-def test_attack_21_a_source_without_an_end_is_refused(tmp_path: Path) -> None:
+def test_attack_21_a_source_without_an_end_is_refused(invoke_all: Invoke, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     sources = ["/dev/zero", "/dev/tty", tmp_path / "pipe"]
     fetch = ["data", "fetch", "eurlex-4k", "--to", tmp_path / "data"]
@@ -789,7 +921,6 @@ def test_attack_21_a_source_without_an_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="attack 16")
 def test_attack_16_a_run_killed_ten_times_leaves_no_draft(tmp_path: Path) -> None:
     """Ten SIGKILLs at random moments of one run, which is then finished."""
     (tmp_path / "config.toml").write_text(KEPT.replace(rounds=60).to_toml())

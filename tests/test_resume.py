@@ -33,7 +33,7 @@ from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
-from fedmlh.storage import read_sealed
+from fedmlh.storage import Sealed
 from tiny import TINY
 
 BASE = TINY.replace(
@@ -108,7 +108,8 @@ def generations(folder):
 def is_whole(folder):
     """Whether the two newest generations can be read; an older one may be half removed."""
     try:
-        return all(read_sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:])
+        sealed = [Sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:]]
+        return all(one.read(name, 2**20) for one in sealed for name in one.digests)
     except UserError:
         return False
 
@@ -406,7 +407,7 @@ def load(out):
     """The checkpoints of a run folder, opened under the run's own name, which the oldest tells."""
     oldest = json.loads((out / "checkpoint" / generations(out)[0] / "state.json").read_bytes())
     stack = Task(BASE, data().num_features, data().num_labels).stack
-    return Checkpoints(out / "checkpoint", oldest["run"], stack, torch.device("cpu")).load()
+    return Checkpoints(out / "checkpoint", oldest["run"], stack, torch.device("cpu"), BASE.num_clients).load()
 
 
 def freeze(progress):

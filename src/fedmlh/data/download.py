@@ -1,9 +1,11 @@
 """One file over HTTP: an interrupted download goes on where it stopped, unless the file has changed since."""
 
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -53,7 +55,7 @@ def download(url: str, target: Path, watch: Watch) -> None:
     part, note = (target.with_name(target.name + end) for end in (".part", ".part.json"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file:
+        with open(part, "ab", opener=open_part) as file:
             lock(file, part)
             receive(url, file, note, watch)
             os.fsync(file.fileno())
@@ -69,6 +71,15 @@ def download(url: str, target: Path, watch: Watch) -> None:
             f"{part}: cannot be written ({problem.strerror or problem}); what is there is kept, and the same command "
             "goes on from it"
         ) from problem
+
+
+def open_part(path: str, flags: int) -> int:
+    """Open what came of a file so far; its name is known to all, so that a planted link or pipe is not followed."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a file")
+    return handle
 
 
 def lock(file: BinaryIO, part: Path) -> None:

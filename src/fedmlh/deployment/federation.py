@@ -6,11 +6,8 @@ server/          certificate and key, points to evaluate on, Flower's database a
 run/             the run folder, as of any run
 """
 
-import fcntl
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,12 +23,16 @@ from fedmlh.deployment.keys import make_server_identity, write_secret
 from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.lock import hold, is_empty
 from fedmlh.runs.folder import RunFolder
-from fedmlh.storage import read_sealed, write_atomically, write_sealed
+from fedmlh.storage import Sealed, write_atomically, write_sealed
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
 
 #: How long certificates hold.
 DAYS = 730
 _MOST_EXAMPLES = 2**31
+#: The most bytes of an enrolment: a key, two numbers and the terms.
+_MOST_ENROLMENT = 2**20
 #: Seconds after which a process that still trains is not just about to end.
 _PATIENCE = 60.0
 
@@ -57,10 +58,10 @@ class Yardstick:
     @classmethod
     def load(cls, folder: Path, agreement: Agreement) -> "Yardstick":
         """Read the folder."""
-        files = read_sealed(folder)
+        sealed = Sealed(folder)
         try:
-            about = json.loads(files["about.json"])
-            parts = unpack_matrices(files["points.safetensors"], str(folder))
+            about = parse_json(sealed.read("about.json", MOST_JSON))
+            parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder))
             validation, test = (
                 Split(parts[f"{name}.X"], parts[f"{name}.Y"], parts.get(f"{name}.excluded"))
                 for name in ("validation", "test")
@@ -88,7 +89,7 @@ class Enrolment:
     def load(cls, path: Path, agreement: Agreement) -> "Enrolment":
         """Read what a site handed in; one made under other terms is refused with the field that differs."""
         try:
-            content = json.loads(path.read_bytes())
+            content = parse_json(read_bytes(path, _MOST_ENROLMENT))
             agreement.check(content["terms"], str(path))
             examples, held_out = content["examples"], content["held_out"]
             if not all(type(number) is int and 0 <= number < _MOST_EXAMPLES for number in (examples, held_out)):
@@ -98,7 +99,7 @@ class Enrolment:
                 raise ValueError("site, key or examples")
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} is not a site's enrolment ({type(error).__name__}: {error})") from None
         agreement.number(site)
         return cls(site, key, examples, held_out)
@@ -115,8 +116,6 @@ class Federation:
         cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
     ) -> "Federation":
         """Write a new federation: agreement, certificates, points to evaluate on."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is not empty: choose another folder")
         host, _ = split_address(address)
         identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
         dataset = yardstick.dataset
@@ -131,22 +130,25 @@ class Federation:
             identity.authority,
         )
         _ = agreement.task  # sizes that do not fit the data are refused before anything is written
-        server = folder / "server"
-        server.mkdir(mode=0o700, parents=True)
-        (folder / "enrolled").mkdir()
-        write_secret(server / "server.key", identity.key)
-        (server / "server.pem").write_bytes(identity.certificate)
-        (server / "ca.crt").write_bytes(identity.authority)
-        yardstick.save(server / "yardstick")
-        agreement.save(folder / "public")
-        return cls(folder)
+        with hold(folder):
+            if not is_empty(folder):
+                raise UserError(f"{folder} is not empty: choose another folder")
+            server = folder / "server"
+            server.mkdir(mode=0o700, parents=True)
+            (folder / "enrolled").mkdir()
+            write_secret(server / "server.key", identity.key)
+            (server / "server.pem").write_bytes(identity.certificate)
+            (server / "ca.crt").write_bytes(identity.authority)
+            yardstick.save(server / "yardstick")
+            agreement.save(folder / "public")
+            return cls(folder)
 
     @cached_property
     def agreement(self) -> Agreement:
         """The terms."""
         if not (self.path / "public").is_dir():
             raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
-        return Agreement.load(self.path / "public")
+        return Agreement.load(self.path / "public", self.path)
 
     @property
     def server(self) -> Path:
@@ -187,20 +189,9 @@ class Federation:
             )
         return found
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Alone with the run folder; a process that is about to end is waited for."""
-        with open(self.server / "lock", "wb") as file:
-            end = time.monotonic() + _PATIENCE
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        raise UserError(f"another process trains in {self.path}: end it first") from None
-                    time.sleep(0.5)
-            yield
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only writer in the run folder; a process that is about to end is waited for."""
+        return hold(self.run.path, _PATIENCE)
 
     def write_nodes(self, nodes: dict[int, int]) -> None:
         """Keep under which node each site's key is registered."""
@@ -228,6 +219,6 @@ class Federation:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(parse_json(read_bytes(path, MOST_JSON)))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__})") from None

@@ -29,11 +29,13 @@ from fedmlh.federated.delivery import largest_payload
 from fedmlh.federated.messages import BroadcastHeader, unpack
 from fedmlh.federated.task import Seeds
 from fedmlh.hashing.families import canonical
+from fedmlh.lock import hold, is_empty
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, draw_orders
 from fedmlh.model.training import train as train_shard
 from fedmlh.randomness import generator
-from fedmlh.storage import read_checked, read_sealed, write_atomically, write_checked, write_sealed
+from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json
 
 CPU = torch.device("cpu")
 Tell = Callable[[str], None]
@@ -126,36 +128,36 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
 def create_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
     """Write a site's folder and a new key; what is returned is its enrolment."""
     number = agreement.number(site)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not empty: choose another --out")
     if len(points.train) == 0:
         raise UserError(f"site {site} has no training points")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
-    agreement.save(folder / "agreement")
-    parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
-    if points.held_out.excluded is not None:
-        parts["held_excluded"] = points.held_out.excluded
-    about = {"site": site, "number": number}
-    write_sealed(
-        folder / "shard",
-        {
-            "site.json": json.dumps(about).encode(),
-            "labels.json": json.dumps({"keys": points.labels.keys, "names": points.labels.names}).encode(),
-            "points.safetensors": pack_matrices(parts),
-        },
-    )
-    private, public = make_node_key()
-    write_secret(folder / "node.key", private)
-    enrolment = {
-        "site": site,
-        "public_key": public.decode(),
-        "examples": len(points.train),
-        "held_out": len(points.held_out),
-        "terms": agreement.terms,
-    }
-    write_atomically(folder / "enrolment.json", (json.dumps(enrolment, indent=1) + "\n").encode())
-    return enrolment
+    with hold(folder):
+        if not is_empty(folder):
+            raise UserError(f"{folder} is not empty: choose another --out")
+        folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
+        agreement.save(folder / "agreement")
+        parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
+        if points.held_out.excluded is not None:
+            parts["held_excluded"] = points.held_out.excluded
+        about = {"site": site, "number": number}
+        write_sealed(
+            folder / "shard",
+            {
+                "site.json": json.dumps(about).encode(),
+                "labels.json": json.dumps({"keys": points.labels.keys, "names": points.labels.names}).encode(),
+                "points.safetensors": pack_matrices(parts),
+            },
+        )
+        private, public = make_node_key()
+        write_secret(folder / "node.key", private)
+        enrolment = {
+            "site": site,
+            "public_key": public.decode(),
+            "examples": len(points.train),
+            "held_out": len(points.held_out),
+            "terms": agreement.terms,
+        }
+        write_atomically(folder / "enrolment.json", (json.dumps(enrolment, indent=1) + "\n").encode())
+        return enrolment
 
 
 class Site:
@@ -163,11 +165,11 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.agreement = Agreement.load(folder / "agreement")
-        files = read_sealed(folder / "shard")
+        self.agreement = Agreement.load(folder / "agreement", folder)
+        sealed = Sealed(folder / "shard", folder)
         try:
-            about, names = json.loads(files["site.json"]), json.loads(files["labels.json"])
-            parts = unpack_matrices(files["points.safetensors"], str(folder / "shard"))
+            about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
+            parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder / "shard"))
             self.name, self.number = str(about["site"]), int(about["number"])
             self.points = Points(
                 Split(parts["X"], parts["Y"]),
