@@ -31,6 +31,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.lock import LOCK
 from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
 from fedmlh.storage import Sealed
@@ -97,8 +98,9 @@ def differing(folder, expected):
 
 
 def snapshot(folder):
-    """Every file below a folder, by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Every file below a folder, by name, but for a lock that a kill left."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def generations(folder):

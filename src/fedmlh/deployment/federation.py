@@ -116,6 +116,15 @@ class Federation:
         cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
     ) -> "Federation":
         """Write a new federation: agreement, certificates, points to evaluate on."""
+        with hold(folder):
+            if not is_empty(folder):
+                raise UserError(f"{folder} is not empty: choose another folder")
+            return cls._write(folder, config, yardstick, address, sites)
+
+    @classmethod
+    def _write(
+        cls, folder: Path, config: Config, yardstick: Yardstick, address: str, sites: tuple[str, ...]
+    ) -> "Federation":
         host, _ = split_address(address)
         identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
         dataset = yardstick.dataset
@@ -130,18 +139,15 @@ class Federation:
             identity.authority,
         )
         _ = agreement.task  # sizes that do not fit the data are refused before anything is written
-        with hold(folder):
-            if not is_empty(folder):
-                raise UserError(f"{folder} is not empty: choose another folder")
-            server = folder / "server"
-            server.mkdir(mode=0o700, parents=True)
-            (folder / "enrolled").mkdir()
-            write_secret(server / "server.key", identity.key)
-            (server / "server.pem").write_bytes(identity.certificate)
-            (server / "ca.crt").write_bytes(identity.authority)
-            yardstick.save(server / "yardstick")
-            agreement.save(folder / "public")
-            return cls(folder)
+        server = folder / "server"
+        server.mkdir(mode=0o700, parents=True)
+        (folder / "enrolled").mkdir()
+        write_secret(server / "server.key", identity.key)
+        (server / "server.pem").write_bytes(identity.certificate)
+        (server / "ca.crt").write_bytes(identity.authority)
+        yardstick.save(server / "yardstick")
+        agreement.save(folder / "public")
+        return cls(folder)
 
     @cached_property
     def agreement(self) -> Agreement:
