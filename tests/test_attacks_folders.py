@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from faulty_inputs.models import seal
-from fedmlh import drafts
+from fedmlh import drafts, lock
 from fedmlh.data import cache
 from fedmlh.data.convert import write
 from fedmlh.data.download import download
@@ -277,6 +277,26 @@ def test_attack_06_a_federation_has_one_way_to_lock(
     process.kill()
     monkeypatch.setattr(federation, "_PATIENCE", 600)
     with federation.Federation(kept / "federation").lock():
+        pass
+
+
+def test_attack_06_a_folder_that_vanishes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that found nothing to do removes the folders that it had made, also under the feet of the next."""
+    acquire = lock._acquire
+
+    def vanish(path: Path, deadline: float) -> int:
+        monkeypatch.setattr(lock, "_acquire", acquire)
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
+        return acquire(path, deadline)
+
+    monkeypatch.setattr(lock, "_acquire", vanish)
+    with lock.hold(tmp_path / "runs" / "out"):
+        assert (tmp_path / "runs" / "out" / LOCK).exists()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="cannot write to"), lock.hold(Path("/proc/nowhere/out")):
         pass
 
 

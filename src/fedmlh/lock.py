@@ -36,8 +36,7 @@ def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
     A folder that was made for the lock and in which nothing was written is removed again.
     """
     try:
-        made = _make(folder)
-        handle = _acquire(folder / LOCK, time.monotonic() + wait)
+        made, handle = _enter(folder, time.monotonic() + wait)
     except FileExistsError:
         raise UserError(f"{folder} is not a folder: choose another") from None
     except OSError as error:
@@ -72,6 +71,16 @@ def is_free(folder: Path) -> bool:
         return False
     with hold(folder):
         return is_empty(folder)
+
+
+def _enter(folder: Path, deadline: float, attempts: int = 10) -> tuple[list[Path], int]:
+    try:
+        return _make(folder), _acquire(folder / LOCK, deadline)
+    except FileNotFoundError:
+        # A process that left may just have removed the folder, or one above it, because it had made it.
+        if attempts == 1:
+            raise
+        return _enter(folder, deadline, attempts - 1)
 
 
 def _make(folder: Path) -> list[Path]:

@@ -13,8 +13,8 @@ from fedmlh.untrusted import MOST_BINARY, parse_json, read_bytes
 
 FORMAT_VERSION = 1
 _SEAL = "manifest.json"
-#: The most bytes of a manifest: a checkpoint names a file per client, in some 100 bytes.
-_MOST_SEAL = 2**24
+#: The most bytes of a manifest: in a checkpoint it names a file per client, each in some 100 bytes.
+_MOST_SEAL = 2**26
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -27,23 +27,23 @@ def open_regular(path: Path, most: int, root: Path | None = None) -> BinaryIO:
     `root` is the folder that the user named (default: the file's own folder). It may be reached by a link; below it no
     link is followed.
     """
-    file = open(_open(path, root or path.parent), "rb")  # noqa: SIM115
-    about = os.fstat(file.fileno())
+    handle = _open(path, root or path.parent)
+    about = os.fstat(handle)
     problem = None
     if not stat.S_ISREG(about.st_mode):
         problem = "is not a file, as it should be"
     elif about.st_size > most:
         problem = f"has {about.st_size:,} bytes, and no such file has more than {most:,}"
     if problem is not None:
-        file.close()
+        os.close(handle)
         raise UserError(f"{path} {problem}")
-    return file
+    return open(handle, "rb")
 
 
 def read_bytes(path: Path, most: int, root: Path | None = None) -> bytes:
     """Return what a regular file holds, as open_regular opens it."""
     with open_regular(path, most, root) as file:
-        return file.read(os.fstat(file.fileno()).st_size)
+        return file.read(min(most, os.fstat(file.fileno()).st_size))
 
 
 def read_text(path: Path, most: int, root: Path | None = None) -> str:

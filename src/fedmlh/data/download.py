@@ -17,9 +17,11 @@ from urllib.request import Request, urlopen
 
 from fedmlh.errors import UserError
 from fedmlh.storage import write_atomically
+from fedmlh.untrusted import parse_json, read_bytes
 
 SECONDS_OF_SILENCE = 60
 BLOCK_BYTES = 1 << 18
+_MOST_NOTE = 2**20
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 #: Told how many bytes are there, and how many there will be (None where the server does not say).
@@ -121,8 +123,8 @@ def receive(url: str, file: BinaryIO, note: Path, watch: Watch) -> None:
 def read_note(note: Path) -> Origin | None:
     """What was noted of the beginning on disk; a note that is damaged is as good as none."""
     try:
-        origin = Origin(**json.loads(note.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+        origin = Origin(**parse_json(read_bytes(note, _MOST_NOTE)))
+    except (FileNotFoundError, UserError, ValueError, TypeError):
         return None
     texts = (origin.url, origin.etag or "", origin.modified or "")
     return origin if all(isinstance(text, str) and text.isprintable() for text in texts) else None

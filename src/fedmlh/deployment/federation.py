@@ -31,8 +31,8 @@ from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
 #: How long certificates hold.
 DAYS = 730
 _MOST_EXAMPLES = 2**31
-#: The most bytes of an enrolment: a key, two numbers and the terms.
-_MOST_ENROLMENT = 2**20
+#: The most bytes of an enrolment: a key, two numbers and the terms, with the names of all sites.
+_MOST_ENROLMENT = 2**24
 #: Seconds after which a process that still trains is not just about to end.
 _PATIENCE = 60.0
 
