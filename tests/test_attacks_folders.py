@@ -3,6 +3,7 @@
 Commands that may hang or swell run in processes of their own, with an alarm and a limit on memory.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -940,25 +941,44 @@ def test_attack_21_a_source_without_an_end_is_refused(invoke_all: Invoke, tmp_pa
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["pipe"]
 
 
+def see_drafts(out: Path) -> list[str]:
+    names = []
+    for folder in (out, out / "checkpoint"):
+        with contextlib.suppress(OSError):
+            names += [name for name in os.listdir(folder) if drafts.is_draft(name)]
+    return names
+
+
+def kill_in_a_draft(process: "subprocess.Popen[bytes]", out: Path, sightings: int) -> bool:
+    """Kill a run when a draft of it is seen for the last of so many times; say whether it lived until then."""
+    while process.poll() is None:
+        if see_drafts(out):
+            process.send_signal(signal.SIGSTOP)
+            sightings -= bool(see_drafts(out))
+            if sightings == 0:
+                process.kill()
+            process.send_signal(signal.SIGCONT)
+        time.sleep(0.0005)
+    return process.returncode == -signal.SIGKILL
+
+
 @pytest.mark.slow
-def test_attack_16_a_run_killed_ten_times_leaves_no_draft(tmp_path: Path) -> None:
-    """Ten SIGKILLs at random moments of one run, which is then finished."""
-    (tmp_path / "config.toml").write_text(KEPT.replace(rounds=60).to_toml())
-    command = [sys.executable, "-m", "fedmlh", "run", str(tmp_path / "config.toml"), "--out", str(tmp_path / "out")]
-    rng, seen = np.random.default_rng(16), set[str]()
+def test_attack_16_a_run_killed_ten_times_in_its_drafts_leaves_none(tmp_path: Path) -> None:
+    """Ten SIGKILLs of one run at random drafts, then a run to the end."""
+    out = tmp_path / "out"
+    (tmp_path / "config.toml").write_text(KEPT.replace(rounds=100).to_toml())
+    command = [sys.executable, "-m", "fedmlh", "run", str(tmp_path / "config.toml"), "--out", str(out), "--resume"]
+    rng = np.random.default_rng(16)
     for _ in range(10):
-        process = subprocess.Popen([*command, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # Drafts exist for moments only: a kill comes once one is seen, or when the run has gone on for a while.
-        limit = time.monotonic() + 25 + rng.uniform(0, 3)
-        while time.monotonic() < limit and process.poll() is None:
-            found = {path.name for path in (tmp_path / "out").rglob("*.draft")} - seen
-            if found and rng.uniform() < 0.2:
-                seen |= found
-                break
-        process.kill()
-        process.wait()
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            assert kill_in_a_draft(process, out, int(rng.integers(1, 12)))
+        finally:
+            process.kill()
+            process.wait()
+        assert see_drafts(out)
+        assert (out / LOCK).exists()
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert seen
-    assert RunFolder(tmp_path / "out").read_summary()["rounds"] == 60
-    assert [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")] == []
+    assert RunFolder(out).read_summary()["rounds"] == 100
+    assert [path for path in out.rglob("*") if path.name.startswith(".")] == []
