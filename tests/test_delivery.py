@@ -95,7 +95,7 @@ def test_the_models_that_clients_hold_lie_in_memory_and_on_disk_once_a_round(tmp
     assert {id(values["held"]) for values in held} == {id(tensor) for tensor in fed.local._held.values()}
     assert set(fed.local._held) == rounds  # those that no client holds any more are gone
 
-    checkpoints = Checkpoints(tmp_path, "run", fed.task.stack, torch.device("cpu"))
+    checkpoints = Checkpoints(tmp_path, "run", fed.task.stack, torch.device("cpu"), fed.task.config.num_clients)
     history = [{"bytes_up": 0, "bytes_down": 0, "seconds_training": 0.0, "seconds_evaluation": 0.0}] * 6
     log = [Attempt(number, 0, [0, 1], [0, 1], []) for number in range(1, 7)]
     checkpoints.save(Progress(state, state.model, 1, 0.5, dict(fed.memories), history, log))

@@ -370,7 +370,7 @@ def test_an_interrupted_conversion_leaves_nothing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
-        assert any(name.startswith(".s.") for name in names(tmp_path))
+        assert any(name.startswith(".fedmlh-") for name in names(tmp_path))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fetching.os, "replace", interrupt)

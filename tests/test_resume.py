@@ -31,9 +31,10 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.lock import LOCK
 from fedmlh.runs.checkpoint import Checkpoints
 from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
-from fedmlh.storage import read_sealed
+from fedmlh.storage import Sealed
 from tiny import TINY
 
 BASE = TINY.replace(
@@ -97,8 +98,9 @@ def differing(folder, expected):
 
 
 def snapshot(folder):
-    """Every file below a folder, by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Every file below a folder, by name, but for a lock that a kill left."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def generations(folder):
@@ -108,7 +110,8 @@ def generations(folder):
 def is_whole(folder):
     """Whether the two newest generations can be read; an older one may be half removed."""
     try:
-        return all(read_sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:])
+        sealed = [Sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:]]
+        return all(one.read(name, 2**20) for one in sealed for name in one.digests)
     except UserError:
         return False
 
@@ -406,7 +409,7 @@ def load(out):
     """The checkpoints of a run folder, opened under the run's own name, which the oldest tells."""
     oldest = json.loads((out / "checkpoint" / generations(out)[0] / "state.json").read_bytes())
     stack = Task(BASE, data().num_features, data().num_labels).stack
-    return Checkpoints(out / "checkpoint", oldest["run"], stack, torch.device("cpu")).load()
+    return Checkpoints(out / "checkpoint", oldest["run"], stack, torch.device("cpu"), BASE.num_clients).load()
 
 
 def freeze(progress):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from fedmlh.errors import UserError
+from fedmlh.untrusted import MOST_TOML, read_text
 
 
 def option(default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None) -> Any:
@@ -336,9 +337,9 @@ class Config:
             if not path.is_file():
                 raise UserError(f"'{where}' is neither a preset ({', '.join(presets())}) nor a TOML file")
             try:
-                text = path.read_text("utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{where} cannot be read as a UTF-8 text file: {error}") from None
+                text = read_text(path.resolve(), MOST_TOML)
+            except OSError as error:
+                raise UserError(f"{where} cannot be read: {error.strerror}") from None
         return cls.from_toml(text, str(where))
 
     @classmethod

@@ -5,12 +5,14 @@ Readers never lock. The lock is a file in the folder, which does not make the fo
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedmlh.drafts import is_draft, is_same
 from fedmlh.errors import UserError
 
 LOCK = ".lock"
@@ -34,24 +36,51 @@ def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
     A folder that was made for the lock and in which nothing was written is removed again.
     """
     try:
-        made = _make(folder)
-        handle = _acquire(folder, time.monotonic() + wait)
+        made, handle = _enter(folder, time.monotonic() + wait)
+    except FileExistsError:
+        raise UserError(f"{folder} is not a folder: choose another") from None
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from None
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            (folder / LOCK).unlink()
-        os.close(handle)
+        _release(folder / LOCK, handle)
         with contextlib.suppress(OSError):  # not empty: something was written
             for path in made:
                 path.rmdir()
 
 
+@contextmanager
+def take_turns(path: Path) -> Iterator[None]:
+    """Wait until no other process is in a block with this path, a file for nothing else; OSError if it cannot be."""
+    handle = _acquire(path, math.inf)
+    try:
+        yield
+    finally:
+        _release(path, handle)
+
+
 def is_empty(folder: Path) -> bool:
-    """Say whether a folder holds nothing but perhaps a lock."""
-    return all(entry.name == LOCK for entry in folder.iterdir())
+    """Say whether a folder holds nothing but perhaps a lock, or drafts that a process left when it died."""
+    return all(entry.name == LOCK or is_draft(entry.name) for entry in folder.iterdir())
+
+
+def is_free(folder: Path) -> bool:
+    """Say whether a folder is empty, and remove a lock that was left in it; InUse if somebody is about to fill it."""
+    if not is_empty(folder):
+        return False
+    with hold(folder):
+        return is_empty(folder)
+
+
+def _enter(folder: Path, deadline: float, attempts: int = 10) -> tuple[list[Path], int]:
+    try:
+        return _make(folder), _acquire(folder / LOCK, deadline)
+    except FileNotFoundError:
+        # A process that left may just have removed the folder, or one above it, because it had made it.
+        if attempts == 1:
+            raise
+        return _enter(folder, deadline, attempts - 1)
 
 
 def _make(folder: Path) -> list[Path]:
@@ -61,14 +90,13 @@ def _make(folder: Path) -> list[Path]:
     return missing
 
 
-def _acquire(folder: Path, deadline: float) -> int:
-    path = folder / LOCK
+def _acquire(path: Path, deadline: float) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held it may have removed the file between the two calls: then this lock guards nothing.
-            if _is_same(handle, path):
+            if is_same(handle, path):
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
@@ -76,7 +104,7 @@ def _acquire(folder: Path, deadline: float) -> int:
             if time.monotonic() >= deadline:
                 holder = os.pread(handle, _MOST_BYTES, 0).strip()
                 os.close(handle)
-                raise InUse(folder, int(holder) if holder.isdigit() else None) from None
+                raise InUse(path.parent, int(holder) if holder.isdigit() else None) from None
             time.sleep(_PAUSE)
         except BaseException:
             os.close(handle)
@@ -84,8 +112,7 @@ def _acquire(folder: Path, deadline: float) -> int:
         os.close(handle)
 
 
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
+def _release(path: Path, handle: int) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+    os.close(handle)

@@ -3,26 +3,26 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedmlh.drafts import draft_file, draft_folder
 from fedmlh.errors import UserError
+from fedmlh.untrusted import MOST_BINARY, parse_json, read_bytes
 
 FORMAT_VERSION = 1
 _SEAL = "manifest.json"
+#: The most bytes of a manifest: in a checkpoint it names a file per client, each in some 100 bytes.
+_MOST_SEAL = 2**26
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in place in one step: a reader sees the old content or the new, never a part."""
-    draft = path.with_name(path.name + ".writing")
-    try:
-        _write(draft, content)
-        os.replace(draft, path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    with draft_file(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     _sync_folder(path.parent)
 
 
@@ -32,9 +32,9 @@ def write_checked(path: Path, content: bytes) -> None:
 
 
 def read_checked(path: Path) -> bytes:
-    """The content that write_checked wrote, or a UserError that says what is wrong with the file."""
+    """Return the content that write_checked wrote, or raise a UserError that says what is wrong with the file."""
     try:
-        stored = path.read_bytes()
+        stored = read_bytes(path, MOST_BINARY)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     content, digest = stored[:-32], stored[-32:]
@@ -46,66 +46,83 @@ def read_checked(path: Path) -> bytes:
 def write_sealed(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     """Make or replace a folder in one step; a Path stands for a file that is linked instead of written again.
 
-    The source of a link must come from a folder that read_sealed or write_sealed has just vouched for.
+    The source of a link must come from a folder that write_sealed has written or Sealed has read.
     """
-    draft = folder.with_name(folder.name + ".writing")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    digests = {}
-    for name, content in files.items():
-        if isinstance(content, Path):
-            os.link(content, draft / name)
-            digests[name] = json.loads((content.parent / _SEAL).read_bytes())["files"][content.name]
-        else:
-            _write(draft / name, content)
-            digests[name] = hashlib.sha256(content).hexdigest()
-    _write(draft / _SEAL, _manifest(digests))
-    _sync_folder(draft)
-    if folder.exists():
-        old = folder.with_name(folder.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(folder, old)
-        os.rename(draft, folder)
-        shutil.rmtree(old)
-    else:
-        os.rename(draft, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with draft_folder(folder.parent) as draft:
+        digests: dict[str, str] = {}
+        sources: dict[Path, Sealed] = {}
+        for name, content in files.items():
+            if isinstance(content, Path):
+                os.link(content, draft / name, follow_symlinks=False)
+                if content.parent not in sources:
+                    sources[content.parent] = Sealed(content.parent)
+                digests[name] = sources[content.parent].digests[content.name]
+            else:
+                _write(draft / name, content)
+                digests[name] = hashlib.sha256(content).hexdigest()
+        _write(draft / _SEAL, _manifest(digests))
+        _sync_folder(draft)
+        _put(draft, folder)
     _sync_folder(folder.parent)
 
 
-def read_sealed(folder: Path) -> dict[str, bytes]:
-    """All files of a sealed folder, or a UserError that says what is damaged or missing."""
-    try:
-        seal = (folder / _SEAL).read_bytes()
-        manifest = json.loads(seal)
-        version, digests = manifest["version"], manifest["files"]
-        genuine = isinstance(digests, dict) and _manifest(digests, version) == seal
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not there or has no {_SEAL}") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        genuine = False
-    if not genuine:
-        raise UserError(f"{folder / _SEAL} is damaged")
-    if version != FORMAT_VERSION:
-        raise UserError(f"{folder} has format version {version}; this version of fedmlh reads {FORMAT_VERSION}")
-    files = {}
-    for name, digest in digests.items():
-        if Path(name).name != name or not name.isascii() or not name.isprintable():
-            raise UserError(f"{folder / _SEAL} names a file that fedmlh never writes: {name!a}")
+class Sealed:
+    """A sealed folder: what is read from it has the SHA-256 that its manifest names, or a UserError says so."""
+
+    def __init__(self, folder: Path, root: Path | None = None) -> None:
+        """Read the manifest; no link is followed below `root` (default: the folder itself)."""
+        self.folder = folder
+        self._root = root or folder
         try:
-            files[name] = (folder / name).read_bytes()
+            seal = read_bytes(folder / _SEAL, _MOST_SEAL, self._root)
+            manifest = parse_json(seal)
+            version, self.digests = manifest["version"], manifest["files"]
+            genuine = isinstance(self.digests, dict) and _manifest(self.digests, version) == seal
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{folder} is not there or has no {_SEAL}") from None
+        except (OSError, ValueError, KeyError, TypeError):
+            genuine = False
+        if not genuine:
+            raise UserError(f"{folder / _SEAL} is damaged")
+        if version != FORMAT_VERSION:
+            raise UserError(f"{folder} has format version {version}; this version of fedmlh reads {FORMAT_VERSION}")
+        for name in self.digests:
+            if Path(name).name != name or not name.isascii() or not name.isprintable():
+                raise UserError(f"{folder / _SEAL} names a file that fedmlh never writes: {name!a}")
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return what a file of at most so many bytes holds; KeyError if the manifest does not name it."""
+        digest, path = self.digests[name], self.folder / name
+        try:
+            content = read_bytes(path, most, self._root)
         except OSError as error:
-            raise UserError(f"{folder / name} cannot be read ({error.strerror})") from None
-        if hashlib.sha256(files[name]).hexdigest() != digest:
-            raise UserError(f"{folder / name} is damaged: its content does not match its SHA-256")
-    return files
+            raise UserError(f"{path} cannot be read ({error.strerror})") from None
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise UserError(f"{path} is damaged: its content does not match its SHA-256")
+        return content
 
 
 def _manifest(digests: Any, version: Any = FORMAT_VERSION) -> bytes:
     return json.dumps({"version": version, "files": digests}, indent=1, sort_keys=True).encode()
 
 
+def _put(draft: Path, folder: Path) -> None:
+    """Rename a draft; what has its name already, be it a folder, a file or a link, goes."""
+    if not os.path.lexists(folder):
+        os.rename(draft, folder)
+        return
+    with draft_folder(folder.parent) as aside:
+        os.rename(folder, aside / "old")
+        try:
+            os.rename(draft, folder)
+        except OSError:
+            os.rename(aside / "old", folder)
+            raise
+
+
 def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -1,14 +1,15 @@
 """The command line: parses, calls, prints."""
 
 import os
+import signal
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from fedmlh.cli import data, federation, models, planning, reproduction, runs
-from fedmlh.cli.terminal import Interrupted, fail
+from fedmlh.cli.terminal import Interrupted, Terminated, fail, terminable
 from fedmlh.errors import UserError
 
 app = typer.Typer(
@@ -53,7 +54,8 @@ app.add_typer(federation.site_app, name="site")
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2."""
     try:
-        app()
+        with terminable():
+            app()
     except UserError as error:
         fail(str(error), 2)
     except MemoryError as error:
@@ -61,6 +63,12 @@ def main() -> None:
     except OSError as error:
         fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
     except Interrupted as how:
-        print(f"fedmlh: stopped; {how}", file=sys.stderr, flush=True)
-        # Clients in the middle of their training would keep a normal exit waiting for minutes.
-        os._exit(130)
+        _leave(f"stopped; {how}", how.code)
+    except Terminated:
+        _leave("stopped", 128 + signal.SIGTERM)
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    """End at once: clients in the middle of their training would keep a normal exit waiting for minutes."""
+    print(f"fedmlh: {sentence}", file=sys.stderr, flush=True)
+    os._exit(code)

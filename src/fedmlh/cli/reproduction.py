@@ -1,6 +1,7 @@
 """The command that measures the paper again."""
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedmlh.cli.options import DeviceOption
-from fedmlh.cli.terminal import console, fail, tell
+from fedmlh.cli.terminal import Terminated, console, fail, tell
 from fedmlh.errors import UserError
 
 
@@ -58,7 +59,9 @@ def reproduce(
                 watch=watch,
             )
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", 130)
+        fail("stopped; the same command goes on from here", 128 + signal.SIGINT)
+    except Terminated:
+        fail("stopped; the same command goes on from here", 128 + signal.SIGTERM)
     failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
     for name, why in written.missing.items():
         tell(f"{name}: {why}")

@@ -21,9 +21,15 @@ from fedmlh.cli.options import (
 from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
 from fedmlh.config import Config
 from fedmlh.errors import UserError
+from fedmlh.lock import hold, is_empty
+from fedmlh.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
+    from fedmlh.runs.folder import RunFolder
+
+#: In characters of up to four bytes, with room for algorithm and seed: file systems allow 255 bytes.
+_LONGEST_NAME = 50
 
 DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
 OutOption = Annotated[
@@ -56,10 +62,10 @@ def run(
 
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
-    out = out or Path("runs") / f"{chosen.name}-{chosen.algorithm}-seed{chosen.seed}"
+    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-{chosen.algorithm}-seed{chosen.seed}"
     if resume and not out.is_dir():
         tell(f"{out} holds no run to go on with: this is a new one")
-    RunFolder(out).check(chosen, resume=resume)
+    _check_free(RunFolder(out), chosen, resume)
     with resumable():
         _run(chosen, open_data(chosen), out, resume, **options)
         print_report([out], out / "report.html")
@@ -80,11 +86,11 @@ def compare(
     """Train FedMLH and FedAvg on the same partition, sampling and seeds, and set them side by side."""
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, **flags)
-    out = out or Path("runs") / f"{chosen.name}-compare"
-    if out.exists() and not resume and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
+    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-compare"
     folders = []
-    with resumable():
+    with resumable(), hold(out):
+        if not resume and not is_empty(out):
+            raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
         dataset = open_data(chosen)
         for number in range(chosen.seed, chosen.seed + seeds):
             for algorithm in ("fedmlh", "fedavg"):
@@ -107,14 +113,15 @@ def replay(
     config, log = read_log(original)
     if data is not None:
         config = config.replace(data=str(data.resolve()))
-    copy.check(config, resume=False)
+    _check_free(copy, config, resume=False)
     dataset = open_data(config)
     with _progress(f"replay of {folder.name}", config.rounds) as watch:
         repeat(config, log, dataset, copy.path, watch=watch, tell=tell)
-    models = [place.model / "weights.safetensors" for place in (original, copy)]
-    if not models[0].is_file():
+    mine, theirs = (place.model / "weights.safetensors" for place in (copy, original))
+    size = mine.stat().st_size
+    if not theirs.is_file():
         console.print(f"{folder} has not finished: there is no model to compare with", markup=False, highlight=False)
-    elif models[0].read_bytes() == models[1].read_bytes():
+    elif theirs.stat().st_size == size and read_bytes(theirs, size, folder) == read_bytes(mine, size):
         console.print(f"{len(log)} attempts, and the same model to the bit", markup=False, highlight=False)
     else:
         console.print("the replay ends with another model than the run", markup=False, highlight=False)
@@ -128,6 +135,18 @@ def report(
     """Write a self-contained HTML report of finished runs."""
     check_target(out)
     print_report([run for folder in runs for run in _expand(folder)], out)
+
+
+def _check_free(folder: "RunFolder", config: Config, resume: bool) -> None:
+    """Refuse a folder before the data is read that the run would refuse afterwards."""
+    with hold(folder.path):
+        folder.check(config, resume=resume)
+
+
+def _as_file_name(name: str) -> str:
+    """Turn the name of a set-up into one that a folder can have: a name that never leads elsewhere."""
+    kept = (character if character.isalnum() or character in " ._-" else "_" for character in name)
+    return "".join(kept).lstrip(".")[:_LONGEST_NAME]
 
 
 def _find_engine(name: str, address: str | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What several commands say, and how they end."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,17 +19,41 @@ console = Console()
 errors = Console(stderr=True)
 
 
+class Terminated(BaseException):
+    """SIGTERM, which unwinds a command as Ctrl-C does."""
+
+
 class Interrupted(Exception):
-    """Ctrl-C during a run; the text says what goes on from there."""
+    """Ctrl-C or SIGTERM during a run; the text says what goes on from there."""
+
+    def __init__(self, how: str, number: int) -> None:
+        super().__init__(how)
+        self.code = 128 + number
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Make SIGTERM raise in here, so that what was begun is tidied up."""
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def resumable(how: str = "--resume goes on from the last finished round") -> Iterator[None]:
-    """Ctrl-C in here is told to the user; typer would turn it into a silent exit."""
+    """Tell the user about Ctrl-C and SIGTERM in here; typer would turn Ctrl-C into a silent exit."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(how) from None
+        raise Interrupted(how, signal.SIGINT) from None
+    except Terminated:
+        raise Interrupted(how, signal.SIGTERM) from None
 
 
 def fail(sentence: str, code: int) -> NoReturn:

@@ -1,10 +1,12 @@
 """Parsed data sets kept on disk, so that text is parsed once; a cache that fails is as if it were not there."""
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from fedmlh.data.layout import Layout
 from fedmlh.data.matrix import build_features, check_csr
 from fedmlh.data.npz import DAMAGED, read_array
 from fedmlh.data.text import TextFeatures
+from fedmlh.drafts import draft_file
 from fedmlh.errors import UserError
+from fedmlh.lock import take_turns
+from fedmlh.untrusted import MOST_BINARY, open_regular
 
 #: Raised whenever the same files would parse to something else.
 PARSER_VERSION = 2
@@ -62,7 +67,7 @@ def locate(key: Key) -> Path:
 def fetch(key: Key) -> Dataset | None:
     """The cached data set of exactly this source, or None."""
     try:
-        with zipfile.ZipFile(locate(key)) as archive:
+        with open_regular(locate(key), MOST_BINARY) as file, zipfile.ZipFile(file) as archive:
             meta = json.loads(read_array(archive, "meta").tobytes())
             if meta["key"] != key:
                 return None
@@ -119,18 +124,26 @@ def store(key: Key, dataset: Dataset) -> None:
         "arrays": sorted(arrays),
     }
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    try:
-        target = locate(key)
-        # Features of private text lie in it: for the owner's eyes only.
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
     # A user without a home folder is a RuntimeError.
-    except (OSError, RuntimeError):
-        return
+    with contextlib.suppress(OSError, RuntimeError):
+        target = locate(key)
+        make_folder(target.parent)
+        # Features of private text lie in it: for the owner's eyes only.
+        with draft_file(target, mode=0o600) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+
+@contextmanager
+def take_turn(key: Key) -> Iterator[None]:
+    """Wait while another process makes the same entry; a cache that cannot be written makes nobody wait."""
+    with ExitStack() as stack:
+        with contextlib.suppress(OSError, RuntimeError):
+            target = locate(key)
+            make_folder(target.parent)
+            stack.enter_context(take_turns(target.with_suffix(".lock")))
+        yield
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of the cache, if it is not there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)

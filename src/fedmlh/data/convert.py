@@ -1,7 +1,5 @@
 """Writing a data set in a format that `load` reads back to the same values."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +7,9 @@ import numpy as np
 from scipy.sparse import csr_matrix, save_npz
 
 from fedmlh.data.dataset import Dataset, Labels, Split
+from fedmlh.drafts import draft_folder
 from fedmlh.errors import UserError
+from fedmlh.lock import is_free
 
 ROWS_AT_ONCE = 1000
 
@@ -22,25 +22,21 @@ def write(dataset: Dataset, folder: Path | str, data_format: str) -> None:
     folder = Path(folder)
     if data_format not in WRITERS:
         raise UserError(f"cannot write the format {data_format!r}; choose one of {', '.join(WRITERS)}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and is_free(folder)):
         raise UserError(f"{folder}: is there already and not empty; choose another folder or remove it")
     check_names(dataset)
     target = folder.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        temporary.mkdir(parents=True)
-        try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with draft_folder(target.parent) as draft:
             if dataset.site_names:
                 for number, name in enumerate(dataset.site_names):
-                    (temporary / name).mkdir()
+                    (draft / name).mkdir()
                     parts = [own_points(split, number) for split in (dataset.train, dataset.test)]
-                    write_parts(temporary / name, parts[0], parts[1], dataset.labels, data_format)
+                    write_parts(draft / name, parts[0], parts[1], dataset.labels, data_format)
             else:
-                write_parts(temporary, dataset.train, dataset.test, dataset.labels, data_format)
-            temporary.replace(target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+                write_parts(draft, dataset.train, dataset.test, dataset.labels, data_format)
+            draft.replace(target)
     except OSError as problem:
         raise UserError(f"{folder}: cannot be written ({problem.strerror or problem})") from problem
 

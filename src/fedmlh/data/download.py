@@ -1,9 +1,11 @@
 """One file over HTTP: an interrupted download goes on where it stopped, unless the file has changed since."""
 
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -15,9 +17,11 @@ from urllib.request import Request, urlopen
 
 from fedmlh.errors import UserError
 from fedmlh.storage import write_atomically
+from fedmlh.untrusted import parse_json, read_bytes
 
 SECONDS_OF_SILENCE = 60
 BLOCK_BYTES = 1 << 18
+_MOST_NOTE = 2**20
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 #: Told how many bytes are there, and how many there will be (None where the server does not say).
@@ -53,7 +57,7 @@ def download(url: str, target: Path, watch: Watch) -> None:
     part, note = (target.with_name(target.name + end) for end in (".part", ".part.json"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file:
+        with open(part, "ab", opener=open_part) as file:
             lock(file, part)
             receive(url, file, note, watch)
             os.fsync(file.fileno())
@@ -69,6 +73,15 @@ def download(url: str, target: Path, watch: Watch) -> None:
             f"{part}: cannot be written ({problem.strerror or problem}); what is there is kept, and the same command "
             "goes on from it"
         ) from problem
+
+
+def open_part(path: str, flags: int) -> int:
+    """Open what came of a file so far; its name is known to all, so that a planted link or pipe is not followed."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a file")
+    return handle
 
 
 def lock(file: BinaryIO, part: Path) -> None:
@@ -110,8 +123,8 @@ def receive(url: str, file: BinaryIO, note: Path, watch: Watch) -> None:
 def read_note(note: Path) -> Origin | None:
     """What was noted of the beginning on disk; a note that is damaged is as good as none."""
     try:
-        origin = Origin(**json.loads(note.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+        origin = Origin(**parse_json(read_bytes(note, _MOST_NOTE)))
+    except (FileNotFoundError, UserError, ValueError, TypeError):
         return None
     texts = (origin.url, origin.etag or "", origin.modified or "")
     return origin if all(isinstance(text, str) and text.isprintable() for text in texts) else None

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -19,12 +17,16 @@ from fedmlh.data.files import readable
 from fedmlh.data.formats import read
 from fedmlh.data.layout import recognise_single
 from fedmlh.data.text import TextFeatures
+from fedmlh.drafts import draft_folder
 from fedmlh.errors import UserError
+from fedmlh.lock import is_free
+from fedmlh.untrusted import parse_json, read_bytes
 
 #: The folder, in a draft, of what came out of an archive.
 UNPACKED = "unpacked"
 #: The file that says where a fetched folder came from.
 RECORD = "source.json"
+_MOST_RECORD = 2**20
 #: What an archive of the repository may hold that a reader understands.
 WANTED = (
     *("train.txt", "test.txt", "*_train.txt", "*_test.txt"),
@@ -58,26 +60,23 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
     target = to or Path("data") / entry.name
     if target.name in ("", ".."):
         target = target.resolve()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not (target.is_dir() and is_free(target)):
         return recall(entry, target)
     own = target.with_name(f"{target.name}.zip")
     if source is None and not own.exists():
         get_archive(entry, own, watch)
-    elif source is not None and not source.exists():
-        raise UserError(f"{source}: there is no such file or folder")
+    check_source(source or own)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-        try:
-            return build(entry, source or own, target, draft, watch)
-        except WrongSource as problem:
-            again = "" if source else f"; without {own} the same command downloads it anew"
-            # Where it was unpacked is gone by the time a user reads this.
-            raise UserError(str(problem).replace(str(draft / UNPACKED), str(source or own)) + again) from problem
-        except UserError as problem:
-            raise UserError(str(problem).replace(str(draft / "data"), str(target))) from problem
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with draft_folder(target.parent) as draft:
+            try:
+                return build(entry, source or own, target, draft, watch)
+            except WrongSource as problem:
+                again = "" if source else f"; without {own} the same command downloads it anew"
+                # Where it was unpacked is gone by the time a user reads this.
+                raise UserError(str(problem).replace(str(draft / UNPACKED), str(source or own)) + again) from problem
+            except UserError as problem:
+                raise UserError(str(problem).replace(str(draft / "data"), str(target))) from problem
     except OSError as problem:
         raise UserError(
             f"{target}: cannot be written ({problem.strerror or problem}); nothing was left there, "
@@ -85,13 +84,21 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
         ) from problem
 
 
+def check_source(source: Path) -> None:
+    """Refuse what is not there, and what could be read for ever: a device, a pipe."""
+    if not source.exists():
+        raise UserError(f"{source}: there is no such file or folder")
+    if not source.is_file() and not source.is_dir():
+        raise UserError(f"{source}: is neither a file nor a folder; save what comes from it as a file first")
+
+
 def recall(entry: Entry, target: Path) -> Fetched:
     """What an earlier call has put there; anything else is left alone."""
     try:
-        record = json.loads((target / RECORD).read_bytes())
+        record = parse_json(read_bytes(target / RECORD, _MOST_RECORD))
         if record["name"] == entry.name:
             return Fetched(target, Counts(**record["counts"]), None, record["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, UserError, ValueError, KeyError, TypeError):
         pass
     raise UserError(
         f"{target}: is there already and is not {entry.name} as fetched; choose another folder or remove it"

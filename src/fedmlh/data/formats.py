@@ -57,12 +57,18 @@ def load(
     with readable(layout.folder):
         key = cache.describe_source(layout, settings)
     dataset = cache.fetch(key)
-    if dataset is None:
-        dataset = read(layout, text_features, hashing)
-        with readable(layout.folder):
-            unchanged = cache.describe_source(layout, settings) == key
-        if unchanged and cache.is_settled(key, began):
-            cache.store(key, dataset)
+    if dataset is not None:
+        return dataset
+    if not cache.is_settled(key, began):
+        return read(layout, text_features, hashing)
+    with cache.take_turn(key):
+        dataset = cache.fetch(key)
+        if dataset is None:
+            dataset = read(layout, text_features, hashing)
+            with readable(layout.folder):
+                unchanged = cache.describe_source(layout, settings) == key
+            if unchanged:
+                cache.store(key, dataset)
     return dataset
 
 

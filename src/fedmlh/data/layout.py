@@ -65,12 +65,16 @@ def recognise(folder: Path, data_format: str = "auto") -> Layout:
 def recognise_single(folder: Path, data_format: str) -> Layout | None:
     """The data set whose files lie in the folder itself."""
     with readable(folder):
-        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+        names = sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
     for kind, find in FINDERS.items():
         if data_format in ("auto", FORMAT_OF.get(kind, kind)):
             parts = find(folder, names, data_format)
             if parts is not None:
-                return describe_parts(folder, names, kind, *parts)
+                layout = describe_parts(folder, names, kind, *parts)
+                for path in layout.files():
+                    if not path.is_file():  # a pipe or a device, which has no end, or a link to nothing
+                        raise UserError(f"{path}: is not a file; put the file itself there")
+                return layout
     return None
 
 

@@ -19,9 +19,11 @@ from fedmlh.errors import UserError
 from fedmlh.federated.messages import VERSION as MESSAGE_VERSION
 from fedmlh.federated.task import AGREED, Task
 from fedmlh.hashing.families import canonical
-from fedmlh.storage import FORMAT_VERSION, read_sealed, write_sealed
+from fedmlh.storage import FORMAT_VERSION, Sealed, write_sealed
+from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json
 
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+_MOST_CERTIFICATE = 2**20
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
 
 
@@ -114,11 +116,14 @@ class Agreement:
         write_sealed(folder, files)
 
     @classmethod
-    def load(cls, folder: Path) -> "Agreement":
-        """Read the folder; terms that this version of fedmlh would not come to itself are refused."""
-        files = read_sealed(folder)
+    def load(cls, folder: Path, root: Path | None = None) -> "Agreement":
+        """Read the folder; terms that this version of fedmlh would not come to itself are refused.
+
+        No link is followed below `root` (default: the folder itself).
+        """
+        sealed = Sealed(folder, root)
         try:
-            about, names = json.loads(files["federation.json"]), json.loads(files["labels.json"])
+            about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("federation.json", "labels.json"))
             terms = about["terms"]
             # Before all else: what another version means by the rest is not known.
             if terms["message_version"] != MESSAGE_VERSION:
@@ -129,16 +134,16 @@ class Agreement:
             agreement = cls(
                 str(about["address"]),
                 tuple(terms["sites"]),
-                Config.from_toml(files["config.toml"].decode(), f"{folder / 'config.toml'}"),
+                Config.from_toml(sealed.read("config.toml", MOST_TOML).decode(), f"{folder / 'config.toml'}"),
                 int(terms["num_features"]),
                 Labels(tuple(names["keys"]), tuple(names["names"])),
                 None if terms["text"] is None else TextFeatures.from_json(terms["text"]),
                 terms["first_feature"],
-                files["ca.crt"],
+                sealed.read("ca.crt", _MOST_CERTIFICATE),
             )
             if not all(isinstance(name, str) for name in (*agreement.labels.keys, *agreement.labels.names)):
                 raise ValueError("a label that is not text")
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{folder} is not a federation's folder ({type(error).__name__}: {error})") from None
         agreement.check(terms, str(folder))
         return agreement

@@ -1,6 +1,5 @@
 """What a site hands in: who it is, its key, and how many points it has."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +9,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedmlh.deployment.agreement import Agreement
 from fedmlh.errors import UserError
+from fedmlh.untrusted import parse_json, read_bytes
 
 _MOST_EXAMPLES = 2**31
+#: The most bytes of an enrolment: a key, two numbers and the terms, with the names of all sites.
+_MOST_BYTES = 2**24
 _MOST_KEY = 1000
 
 
@@ -28,7 +30,7 @@ class Enrolment:
     def load(cls, path: Path, agreement: Agreement) -> "Enrolment":
         """Read what a site handed in; one made under other terms is refused with the field that differs."""
         try:
-            content = json.loads(path.read_bytes())
+            content = parse_json(read_bytes(path, _MOST_BYTES))
             agreement.check(content["terms"], str(path))
             examples, held_out = content["examples"], content["held_out"]
             if not all(type(number) is int and 0 <= number < _MOST_EXAMPLES for number in (examples, held_out)):
@@ -38,7 +40,7 @@ class Enrolment:
                 raise ValueError("site, key or examples")
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} is not a site's enrolment ({type(error).__name__}: {error})") from None
         agreement.number(site)
         return cls(site, _read_key(key, f"{path}: the key of site {site}"), examples, held_out)

@@ -6,11 +6,9 @@ server/          certificate and key, points to evaluate on, Flower's database a
 run/             the run folder, as of any run
 """
 
-import fcntl
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +26,10 @@ from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
 from fedmlh.deployment.private import close_folder, private_files
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.lock import hold, is_empty
 from fedmlh.runs.folder import RunFolder
-from fedmlh.storage import read_sealed, write_atomically, write_sealed
+from fedmlh.storage import Sealed, write_atomically, write_sealed
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
 
 #: How long certificates hold.
 DAYS = 730
@@ -58,10 +58,10 @@ class Yardstick:
     @classmethod
     def load(cls, folder: Path, agreement: Agreement) -> "Yardstick":
         """Read the folder."""
-        files = read_sealed(folder)
+        sealed = Sealed(folder)
         try:
-            about = json.loads(files["about.json"])
-            parts = unpack_matrices(files["points.safetensors"], str(folder))
+            about = parse_json(sealed.read("about.json", MOST_JSON))
+            parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder))
             validation, test = (
                 Split(parts[f"{name}.X"], parts[f"{name}.Y"], parts.get(f"{name}.excluded"))
                 for name in ("validation", "test")
@@ -87,8 +87,15 @@ class Federation:
         cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
     ) -> "Federation":
         """Write a new federation: agreement, certificates, points to evaluate on."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is not empty: choose another folder")
+        with hold(folder):
+            if not is_empty(folder):
+                raise UserError(f"{folder} is not empty: choose another folder")
+            return cls._write(folder, config, yardstick, address, sites)
+
+    @classmethod
+    def _write(
+        cls, folder: Path, config: Config, yardstick: Yardstick, address: str, sites: tuple[str, ...]
+    ) -> "Federation":
         host, _ = split_address(address)
         identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
         dataset = yardstick.dataset
@@ -104,7 +111,6 @@ class Federation:
         )
         _ = agreement.task  # sizes that do not fit the data are refused before anything is written
         server = folder / "server"
-        folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)  # also where it was there already
         with private_files():
             server.mkdir()
@@ -128,7 +134,7 @@ class Federation:
         """The terms."""
         if not (self.path / "public").is_dir():
             raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
-        return Agreement.load(self.path / "public")
+        return Agreement.load(self.path / "public", self.path)
 
     @property
     def server(self) -> Path:
@@ -191,20 +197,9 @@ class Federation:
                 f"them with the sites, then confirm them: fedmlh federation confirm {self.path}"
             )
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Alone with the run folder; a process that is about to end is waited for."""
-        with open(self.server / "lock", "wb") as file:
-            end = time.monotonic() + _PATIENCE
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        raise UserError(f"another process trains in {self.path}: end it first") from None
-                    time.sleep(0.5)
-            yield
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only writer in the run folder; a process that is about to end is waited for."""
+        return hold(self.run.path, _PATIENCE)
 
     def write_nodes(self, nodes: dict[int, int]) -> None:
         """Keep under which node each site's key is registered."""
@@ -232,6 +227,6 @@ class Federation:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(parse_json(read_bytes(path, MOST_JSON)))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__})") from None

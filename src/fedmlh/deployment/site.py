@@ -30,11 +30,13 @@ from fedmlh.federated.delivery import largest_payload
 from fedmlh.federated.messages import BroadcastHeader, unpack
 from fedmlh.federated.task import Seeds
 from fedmlh.hashing.families import canonical
+from fedmlh.lock import hold, is_empty
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, draw_orders
 from fedmlh.model.training import train as train_shard
 from fedmlh.randomness import generator
-from fedmlh.storage import read_checked, read_sealed, write_atomically, write_checked, write_sealed
+from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json
 
 CPU = torch.device("cpu")
 Tell = Callable[[str], None]
@@ -127,13 +129,12 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
 def create_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
     """Write a site's folder and a new key; what is returned is its enrolment."""
     agreement.number(site)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not empty: choose another --out")
     if len(points.train) == 0:
         raise UserError(f"site {site} has no training points")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
-    with private_files():
+    with hold(folder), private_files():
+        if not is_empty(folder):
+            raise UserError(f"{folder} is not empty: choose another --out")
+        folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
         return _write_site(folder, agreement, site, points)
 
 
@@ -169,11 +170,11 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.agreement = Agreement.load(folder / "agreement")
-        files = read_sealed(folder / "shard")
+        self.agreement = Agreement.load(folder / "agreement", folder)
+        sealed = Sealed(folder / "shard", folder)
         try:
-            about, names = json.loads(files["site.json"]), json.loads(files["labels.json"])
-            parts = unpack_matrices(files["points.safetensors"], str(folder / "shard"))
+            about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
+            parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder / "shard"))
             self.name, self.number = str(about["site"]), int(about["number"])
             self.points = Points(
                 Split(parts["X"], parts["Y"]),

@@ -86,7 +86,7 @@ def conduct(
     """All rounds from the last checkpoint on, then model and summary; an engine may add `more` figures."""
     task, rounds = server.task, server.task.config.rounds
     identity = f"{server.run} {dataset.fingerprint}"
-    checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device)
+    checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
     progress, problems = checkpoints.load()
     if progress is not None and progress.server.round > rounds:
         raise UserError(
@@ -94,7 +94,7 @@ def conduct(
         )
     folder.open(task.config)
     for problem in problems:
-        tell(f"{problem}; going on from the checkpoint before it")
+        tell(problem)
     for note in dataset.notes[:_MOST_NOTES]:
         tell(f"of the data: {note}")
     if len(dataset.notes) > _MOST_NOTES:

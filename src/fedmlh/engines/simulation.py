@@ -19,6 +19,7 @@ from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
+from fedmlh.lock import hold
 from fedmlh.runs.checkpoint import Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.sizing import choose_sizes
@@ -40,38 +41,41 @@ def run(
     for reason in reasons:
         tell(reason)
     folder = RunFolder(Path(out))
-    folder.check(config, resume=resume)
-    reset_peak_memory()
-    if dataset.site_names and config.partition != "folder":
-        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{config.partition}' deals it out anew")
-    device = pick_device(config.device)
-    task = Task(config, dataset.num_features, dataset.num_labels)
-    division = divide(dataset.train, config)
-    if division.reached < division.total:
-        tell(
-            f"{division.reached:,} of {division.total:,} training points reach a client: partition "
-            f"'{config.partition}' leaves the others out; iid and dirichlet deal out all"
-        )
-    shared = encode_points(division.shared) if len(division.shared) else b""
-    examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
-    server = Server(task, examples, device, shared)
-    population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
-    with engine(population, workers) as clients:
-        evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
-        test = evaluator.prepare(dataset.test)
-        judge = Judge.appoint(config, evaluator, division.validation, test)
+    with hold(folder.path):
+        folder.check(config, resume=resume)
+        reset_peak_memory()
+        if dataset.site_names and config.partition != "folder":
+            tell(
+                f"the data comes from {len(dataset.site_names)} sites; partition '{config.partition}' deals it out anew"
+            )
+        device = pick_device(config.device)
+        task = Task(config, dataset.num_features, dataset.num_labels)
+        division = divide(dataset.train, config)
+        if division.reached < division.total:
+            tell(
+                f"{division.reached:,} of {division.total:,} training points reach a client: partition "
+                f"'{config.partition}' leaves the others out; iid and dirichlet deal out all"
+            )
+        shared = encode_points(division.shared) if len(division.shared) else b""
+        examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
+        server = Server(task, examples, device, shared)
+        population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
+        with engine(population, workers) as clients:
+            evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
+            test = evaluator.prepare(dataset.test)
+            judge = Judge.appoint(config, evaluator, division.validation, test)
 
-        def compare(progress: Progress) -> dict[str, Any]:
-            points = {"training_points": division.reached}
-            if config.selection == "paper":
-                return points
-            rows = _compare_clients(server, population, division, judge, progress, tell)
-            if config.partition == "folder":
-                for row in rows:
-                    row["site"] = dataset.site_names[row["client"]]
-            return {"clients": rows, **points}
+            def compare(progress: Progress) -> dict[str, Any]:
+                points = {"training_points": division.reached}
+                if config.selection == "paper":
+                    return points
+                rows = _compare_clients(server, population, division, judge, progress, tell)
+                if config.partition == "folder":
+                    for row in rows:
+                        row["site"] = dataset.site_names[row["client"]]
+                return {"clients": rows, **points}
 
-        return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
+            return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
 
 
 def pick_device(name: str) -> torch.device:

@@ -26,6 +26,7 @@ from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.lock import hold
 from fedmlh.randomness import generator
 from fedmlh.reproduction.plan import Job
 from fedmlh.reproduction.sources import Source
@@ -42,6 +43,8 @@ _KEPT = (
 #: Rounds, and local rounds, are timed so often, but not again after so many seconds; the first one warms up.
 _ROUNDS, _REPEATS, _ENOUGH = 2, 3, 20.0
 _CURVE_POINTS = 60
+#: Seconds that a worker whose parent is gone may take to end.
+_PATIENCE = 60.0
 
 
 def measure(job: Job, scratch: Path) -> dict[str, Any]:
@@ -65,6 +68,8 @@ def _open(source: Source) -> Dataset:
 def train(job: Job, scratch: Path) -> dict[str, Any]:
     """One training run: figures of its selected round, and a curve for each metric."""
     folder = find_scratch(job, scratch)
+    with hold(folder, _PATIENCE):
+        pass  # a worker of a call that was killed may be about to end
     # One worker: jobs run side by side, and the number of workers does not change a bit.
     summary = run(job.config, _open(job.source), folder, resume=True, workers=1).summary
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from fedmlh.lock import hold
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures import FIGURES
 from fedmlh.reproduction.figures.drawing import Figure, check_matplotlib
@@ -48,20 +49,21 @@ def reproduce(
         check_matplotlib()
     if seeds is not None:
         scale = dataclasses.replace(scale, seeds=seeds)
-    datasets = [source.open() for source in sources]
-    jobs = make_plan(items, sources, datasets, scale, device)
-    results = run_jobs(jobs, out, device=device, processes=processes, begin=begin, watch=watch)
-    evidence = Evidence(sources, datasets, jobs, results, scale)
-    things = {item: _make_things(item, evidence) for item in items}
-    parts = []
-    for start, heading in _HEADINGS.items():
-        own = [thing for item in items if item.startswith(start) for thing in things[item]]
-        if own:
-            parts.append((heading, own))
-            _write_files(out, own)
-    page = out / "report.html"
-    write_atomically(page, render_page(evidence, parts, command).encode())
-    return Report(page, results.missing)
+    with hold(out):
+        datasets = [source.open() for source in sources]
+        jobs = make_plan(items, sources, datasets, scale, device)
+        results = run_jobs(jobs, out, device=device, processes=processes, begin=begin, watch=watch)
+        evidence = Evidence(sources, datasets, jobs, results, scale)
+        things = {item: _make_things(item, evidence) for item in items}
+        parts = []
+        for start, heading in _HEADINGS.items():
+            own = [thing for item in items if item.startswith(start) for thing in things[item]]
+            if own:
+                parts.append((heading, own))
+                _write_files(out, own)
+        page = out / "report.html"
+        write_atomically(page, render_page(evidence, parts, command).encode())
+        return Report(page, results.missing)
 
 
 def _make_things(item: str, evidence: Evidence) -> list[Table | Figure]:

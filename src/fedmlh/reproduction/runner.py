@@ -24,6 +24,7 @@ from fedmlh.errors import UserError
 from fedmlh.reproduction.measures import measure
 from fedmlh.reproduction.plan import Job
 from fedmlh.storage import FORMAT_VERSION, write_atomically
+from fedmlh.untrusted import MOST_JSON, parse_json, read_bytes
 
 #: Memory a job may need: data, a model or two, and what torch itself takes.
 _JOB_MEMORY = 3 << 30
@@ -88,8 +89,8 @@ def run_jobs(
 
 def read_result(path: Path, job: Job) -> dict[str, Any] | None:
     """A finished result of exactly this job, or None: what is damaged or was made with other settings is made again."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        content = json.loads(path.read_text("utf-8"))
+    with contextlib.suppress(OSError, UserError, ValueError, KeyError, TypeError):
+        content = parse_json(read_bytes(path, MOST_JSON))
         if content["format_version"] == FORMAT_VERSION and content["job"] == job.spec:
             return dict(content)
     return None

@@ -21,9 +21,12 @@ from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState, Tried
 from fedmlh.model.stack import Stack
-from fedmlh.storage import read_sealed, write_sealed
+from fedmlh.storage import Sealed, write_sealed
+from fedmlh.untrusted import MOST_JSON, parse_json
 
 KEPT_GENERATIONS = 2
+#: The most bytes of names and shapes at the head of a file of tensors.
+_MOST_HEADER = 2**12
 
 
 @dataclass
@@ -44,11 +47,12 @@ class Progress:
 class Checkpoints:
     """The generations of checkpoints in one folder; the newest that is whole counts."""
 
-    def __init__(self, folder: Path, run: str, stack: Stack, device: torch.device) -> None:
+    def __init__(self, folder: Path, run: str, stack: Stack, device: torch.device, num_clients: int) -> None:
         self.folder = folder
         self.run = run
         self.stack = stack
         self.device = device
+        self.num_clients = num_clients
         # What this object wrote last, by identity, so that unchanged tensors are linked and not written again.
         self._newest: Path | None = None
         self._saved: dict[str, object] = {}
@@ -90,24 +94,34 @@ class Checkpoints:
             shutil.rmtree(old)
 
     def load(self) -> tuple[Progress | None, list[str]]:
-        """The newest whole generation (None where there is none yet), and what is wrong with newer ones."""
-        problems: list[str] = []
-        generations = self._generations()
-        for folder in reversed(generations):
+        """Return the newest whole generation (None if there is none yet), and what is wrong with the others."""
+        if self.folder.is_symlink():
+            raise UserError(f"{self.folder} is a link, which is not followed: put what it leads to in its place")
+        problems = [
+            f"{path} is {'a link' if path.is_symlink() else 'not a folder'}: not taken for a checkpoint"
+            for path in self._named()
+            if not _is_real_folder(path)
+        ]
+        damaged: list[str] = []
+        for folder in reversed(self._generations()):
             try:
-                return self._load(folder), problems
+                progress = self._load(folder)
+                return progress, problems + [f"{why}; going on from the checkpoint before it" for why in damaged]
             except UserError as error:
-                problems.append(str(error))
-        if generations:
-            raise UserError(f"no checkpoint of this run can be used: {'; '.join(problems)}")
-        return None, []
+                damaged.append(str(error))
+        if damaged:
+            raise UserError(f"no checkpoint of this run can be used: {'; '.join(damaged)}")
+        return None, problems
 
     def _load(self, folder: Path) -> Progress:
-        files = read_sealed(folder)
+        sealed = Sealed(folder, self.folder)
         try:
-            state = json.loads(files["state.json"])
+            state = parse_json(sealed.read("state.json", MOST_JSON))
             if state["run"] != self.run:
                 raise UserError(f"{folder} belongs to another run, with other settings or other data")
+            if not all(0 <= int(number) < self.num_clients for number in state["memories"]):
+                raise ValueError("a client that the run does not have")
+            files = self._read_files(sealed)
             tensors = {name: load_tensors(content) for name, content in files.items() if name.endswith(".safetensors")}
             memories = {}
             for number, (kept_in, staged_in) in state["memories"].items():
@@ -144,7 +158,7 @@ class Checkpoints:
                 state["history"],
                 [Attempt.from_json(line) for line in state["log"]],
             )
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
             raise UserError(f"{folder} is not a checkpoint of fedmlh ({type(error).__name__}: {error})") from None
 
     def _state(self, progress: Progress) -> dict[str, Any]:
@@ -189,9 +203,28 @@ class Checkpoints:
         if not all(self.stack.fits(model) for model in models.values()):
             raise ValueError("a model of another size, or with numbers that are not finite")
 
+    def _read_files(self, sealed: Sealed) -> dict[str, bytes]:
+        """Read all files but the state, which together are no larger than a checkpoint of this run can be."""
+        # The server keeps fewer than 16 vectors of the model's size, and each client fewer than 8.
+        left = (16 + 8 * self.num_clients) * (4 * self.stack.num_parameters + _MOST_HEADER)
+        files = {}
+        for name in sealed.digests:
+            if name != "state.json":
+                files[name] = sealed.read(name, left)
+                left -= len(files[name])
+        return files
+
     def _generations(self) -> list[Path]:
+        return [path for path in self._named() if _is_real_folder(path)]
+
+    def _named(self) -> list[Path]:
+        """List all that has the name of a checkpoint, the oldest first."""
         names = self.folder.glob("round-*") if self.folder.is_dir() else []
         return sorted(path for path in names if path.name[len("round-") :].isdigit())
+
+
+def _is_real_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _read_lengths(stored: dict[str, list[float]]) -> Lengths:

@@ -2,16 +2,20 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmlh.config import Config
+from fedmlh.drafts import is_draft, sweep
 from fedmlh.errors import UserError
 from fedmlh.federated.participation import Attempt, check_log
+from fedmlh.lock import LOCK
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.sizing import CHOSEN
 from fedmlh.storage import FORMAT_VERSION, write_atomically
+from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json, read_text
 
 #: Settings that a resumed run may change without becoming another run.
 FREE_ON_RESUME = {
@@ -56,28 +60,41 @@ class RunFolder:
         return self.path / "model"
 
     def check(self, config: Config, *, resume: bool) -> None:
-        """Make sure that the folder is free for a new run, or holds the run that is to go on; writes nothing."""
-        known = self.path / "config.toml"
-        if resume and known.is_file() and self.checkpoints.is_dir():
-            before = Config.load(known)
-            open_yet = CHOSEN if config.sizes == "auto" else ()  # checked once they have been chosen
-            for entry in dataclasses.fields(Config):
-                old, new = getattr(before, entry.name), getattr(config, entry.name)
-                if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:
-                    raise UserError(
-                        f"{self.path} holds a run with {entry.name} = {old!r}, this one says {new!r}: "
-                        f"resume with the same settings, or choose another --out"
-                    )
-        elif self.path.exists() and not self.path.is_dir():
+        """Make sure that the folder is free for a new run, or holds the run that is to be resumed; writes nothing."""
+        if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose another --out")
         # What a run that died before its first round left (its config, or a part of it) is in nobody's way.
-        elif self.path.is_dir() and any(not entry.name.startswith("config.toml") for entry in self.path.iterdir()):
-            raise UserError(f"{self.path} is not empty: pass --resume to go on with that run, or choose another --out")
+        if not self.path.is_dir() or all(_is_no_result(entry.name) for entry in self.path.iterdir()):
+            return
+        there = {"config.toml": os.path.lexists(self.path / "config.toml"), "checkpoint": self.checkpoints.is_dir()}
+        missing = [name for name, found in there.items() if not found]
+        if not resume:
+            how = "" if missing else "pass --resume to go on with that run, or "
+            raise UserError(f"{self.path} is not empty: {how}choose another --out")
+        if missing:
+            raise UserError(
+                f"{self.path} has no {missing[0]}, without which its run cannot be resumed: put it back, or choose "
+                f"another --out"
+            )
+        self._check_same(config)
+
+    def _check_same(self, config: Config) -> None:
+        """Refuse settings that would make the run in this folder another one."""
+        before = self.read_config()
+        open_yet = CHOSEN if config.sizes == "auto" else ()  # checked once they have been chosen
+        for entry in dataclasses.fields(Config):
+            old, new = getattr(before, entry.name), getattr(config, entry.name)
+            if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:
+                raise UserError(
+                    f"{self.path} holds a run with {entry.name} = {old!r}, this one says {new!r}: "
+                    f"resume with the same settings, or choose another --out"
+                )
 
     def open(self, config: Config) -> None:
         """Claim the folder for the run with this config."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            sweep(self.checkpoints)
             write_atomically(
                 self.path / "config.toml", f"# format_version {FORMAT_VERSION}\n{config.to_toml()}".encode()
             )
@@ -106,7 +123,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The figures of a finished run, or a UserError where it has not finished."""
-        return dict(self._read("summary.json", lambda text: checked_summary(json.loads(text))))
+        return dict(self._read("summary.json", lambda text: checked_summary(parse_json(text))))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records of all rounds."""
@@ -118,30 +135,33 @@ class RunFolder:
 
     def read_config(self) -> Config:
         """What the run was told."""
-        if not (self.path / "config.toml").is_file():
-            raise UserError(f"{self.path} has no config.toml: it is no run folder")
-        return Config.load(self.path / "config.toml")
+        text = self._read("config.toml", str, MOST_TOML)
+        return Config.from_toml(text, str(self.path / "config.toml"))
 
-    def _read(self, name: str, parse: Any) -> Any:
+    def _read(self, name: str, parse: Callable[[str], Any], most: int = MOST_JSON) -> Any:
         try:
-            return parse((self.path / name).read_text("utf-8"))
+            return parse(read_text(self.path / name, most))
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.path} has no {name}: it is no run folder, or the run has not finished (fedmlh run … --resume)"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{self.path / name} is damaged ({type(error).__name__}: {error})") from None
 
 
+def _is_no_result(name: str) -> bool:
+    return name in ("config.toml", LOCK) or is_draft(name)
+
+
 def _parse_records(text: str) -> list[dict[str, Any]]:
-    records = [checked_record(json.loads(line)) for line in text.splitlines()]
+    records = [checked_record(parse_json(line)) for line in text.splitlines()]
     if not records:
         raise ValueError("no round in it")
     return records
 
 
 def _parse_log(text: str) -> list[Attempt]:
-    log = [Attempt.from_json(json.loads(line)) for line in text.splitlines()]
+    log = [Attempt.from_json(parse_json(line)) for line in text.splitlines()]
     if not log:
         raise ValueError("no attempt in it")
     check_log(log, log[-1].round)

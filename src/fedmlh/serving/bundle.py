@@ -14,7 +14,11 @@ from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.storage import read_sealed, write_sealed
+from fedmlh.storage import Sealed, write_sealed
+from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json
+
+#: The most bytes that a file of weights has beside them.
+_MOST_HEADER = 2**12
 
 
 @dataclass(frozen=True)
@@ -52,18 +56,19 @@ def save_bundle(folder: Path, task: Task, seeds: Seeds, weights: Tensor, dataset
     write_sealed(folder, files)
 
 
-def load_bundle(folder: Path) -> Bundle:
-    """Read a model folder; whatever is wrong with it becomes a UserError."""
-    files = read_sealed(folder)
+def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
+    """Read a model folder; whatever is wrong with it becomes a UserError. No link is followed below `root`."""
+    sealed = Sealed(folder, root)
     try:
-        about = json.loads(files["model.json"])
-        config = Config.from_toml(files["config.toml"].decode(), f"{folder / 'config.toml'}")
+        about = parse_json(sealed.read("model.json", MOST_JSON))
+        config = Config.from_toml(sealed.read("config.toml", MOST_TOML).decode(), f"{folder / 'config.toml'}")
         task = Task(config, int(about["num_features"]), int(about["num_labels"]))
         seeds = Seeds(about["seeds"]["run"], tuple(about["seeds"]["labels"]), tuple(about["seeds"]["features"]))
-        names = json.loads(files["labels.json"])
+        names = parse_json(sealed.read("labels.json", MOST_JSON))
         labels = Labels(tuple(names["keys"]), tuple(names["names"]))
         text = None if about["text"] is None else TextFeatures.from_json(about["text"])
-        weights = load_tensors(files["weights.safetensors"])["weights"]
+        largest = 4 * task.stack.num_parameters + _MOST_HEADER
+        weights = load_tensors(sealed.read("weights.safetensors", largest))["weights"]
         if not task.stack.fits(weights) or not task.accepts(seeds):
             raise ValueError("weights or seeds do not fit the model's sizes")
         if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
@@ -72,6 +77,6 @@ def load_bundle(folder: Path) -> Bundle:
             raise ValueError("labels.json holds a name that is not text")
         if not isinstance(about["data"], str) or about["first_feature"] not in (None, 0, 1):
             raise ValueError("data or first_feature in model.json")
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SafetensorError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
     return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"])

@@ -1,5 +1,6 @@
 """A trained model for use: points or text in, labels by name out."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,14 +41,14 @@ class Model:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Model":
         """The model of a run folder, or a model folder that was copied out of one."""
-        folder = Path(folder)
+        folder = root = Path(folder)
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
-        if (folder / "config.toml").is_file() and not (folder / "manifest.json").is_file():
+        if (folder / "config.toml").is_file() and not os.path.lexists(folder / "manifest.json"):
             if not (folder / "model").is_dir():
                 raise UserError(f"{folder} holds no model yet: finish the run first (fedmlh run … --resume)")
             folder = folder / "model"
-        return cls(load_bundle(folder), device)
+        return cls(load_bundle(folder, root), device)
 
     @property
     def score_meaning(self) -> str:
