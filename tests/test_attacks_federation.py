@@ -621,7 +621,7 @@ def test_attack_11_keys_compare_as_keys(federation: Federation) -> None:
         sentence = enrol(key)
         assert str(path) in sentence
         assert "site-1 is not of the kind" in sentence
-    for key in ("", "ssh-ed25519", "ssh-ed25519 AAAA", "\udcff", "x" * 2000, f"{other}\n{other}"):
+    for key in ("", "ssh-ed25519", "ssh-ed25519 AAAA", "x" * 2000, f"{other}\n{other}"):
         sentence = enrol(key)
         assert str(path) in sentence
         assert "site-1 cannot be read" in sentence

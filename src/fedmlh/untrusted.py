@@ -63,7 +63,10 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
     # Such a text could neither be printed nor written. Whole characters may be escaped as two halves as well.
     if _HALF.search(text):
-        json.dumps(value, ensure_ascii=False).encode()
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text in it holds half a character") from None
     return value
 
 
