@@ -301,6 +301,15 @@ def test_attack_06_a_folder_that_vanishes_before_it_is_locked_is_made_again(
         pass
 
 
+def test_attack_06_a_lock_that_is_another_file_as_well_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("dear to me")
+    (tmp_path / "out").mkdir()
+    os.link(tmp_path / "victim", tmp_path / "out" / LOCK)
+    with pytest.raises(UserError, match="cannot write to"), lock.hold(tmp_path / "out"):
+        pass
+    assert (tmp_path / "victim").read_text() == "dear to me"
+
+
 def test_attack_06_readers_never_lock(
     invoke_all: Invoke, kept: Path, tmp_path: Path, points: Path, holding: Callable[[Path], "subprocess.Popen[str]"]
 ) -> None:
@@ -879,9 +888,10 @@ def test_attack_20_only_folders_are_checkpoints(kept: Path) -> None:
 
 # 21: signals, and sources without an end.
 
-#: `fedmlh`, to which a signal is sent while it writes the file that the second argument names.
+#: `fedmlh`, to which a signal is sent while it writes the file that the second argument names; SIGTERM, as `timeout`
+#: does, a second time while it tidies up.
 STRUCK = """
-import os, sys
+import os, shutil, signal, sys
 from fedmlh import cli
 from fedmlh.data import convert
 number, name, sys.argv = int(sys.argv[1]), sys.argv[2], ["fedmlh", *sys.argv[3:]]
@@ -891,6 +901,12 @@ def struck(path, lines):
     if path.name == name:
         os.kill(os.getpid(), number)
 convert.write_lines = struck
+if number == signal.SIGTERM:
+    rmtree = shutil.rmtree
+    def struck_again(path, **options):
+        os.kill(os.getpid(), number)
+        rmtree(path, **options)
+    shutil.rmtree = struck_again
 cli.main()
 """
 

@@ -4,6 +4,7 @@ Readers never lock. The lock is a file in the folder, which does not make the fo
 """
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -52,7 +53,7 @@ def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def take_turns(path: Path) -> Iterator[None]:
-    """Wait until no other process is in a block with this path, a file for nothing else; OSError if it cannot be."""
+    """Let one process at a time into the block; `path` serves for nothing else. OSError if it cannot be made."""
     handle = _acquire(path, math.inf)
     try:
         yield
@@ -97,6 +98,8 @@ def _acquire(path: Path, deadline: float) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held it may have removed the file between the two calls: then this lock guards nothing.
             if is_same(handle, path):
+                if os.fstat(handle).st_nlink > 1:
+                    raise OSError(errno.EMLINK, f"{LOCK} is another file as well")
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle

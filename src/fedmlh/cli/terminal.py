@@ -36,6 +36,8 @@ def terminable() -> Iterator[None]:
     """Make SIGTERM raise in here, so that what was begun is tidied up."""
 
     def terminate(number: int, frame: object) -> None:
+        # Once: `timeout` sends it twice, and the second must not end the tidying up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, terminate)
