@@ -1,14 +1,13 @@
 """The command line: parses, calls, prints."""
 
 import os
-import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from fedmlh.cli import data, federation, models, planning, reproduction, runs
-from fedmlh.cli.terminal import Interrupted, fail
+from fedmlh.cli.terminal import Interrupted, complain, fail
 from fedmlh.errors import UserError
 
 app = typer.Typer(
@@ -61,6 +60,6 @@ def main() -> None:
     except OSError as error:
         fail(f"{error.filename or 'file system'}: {error.strerror or error}", 2)
     except Interrupted as how:
-        print(f"fedmlh: stopped; {how}", file=sys.stderr, flush=True)
+        complain(f"stopped; {how}")
         # Clients in the middle of their training would keep a normal exit waiting for minutes.
         os._exit(130)
