@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedmlh.config import Config
@@ -40,7 +40,7 @@ class _Description(ProgressColumn):
 
 def progress(where: Console, *columns: ProgressColumn, **options: Any) -> Progress:
     """Make a display of bars, each after its description."""
-    return Progress(_Description(), *columns, console=where, **options)
+    return Progress(_Description(Column(no_wrap=True)), *columns, console=where, **options)
 
 
 class Interrupted(Exception):

@@ -111,7 +111,7 @@ def read_note(note: Path) -> Origin | None:
     """What was noted of the beginning on disk; a note that is damaged is as good as none."""
     try:
         origin = Origin(**json.loads(note.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
     texts = (origin.url, origin.etag or "", origin.modified or "")
     return origin if all(isinstance(text, str) and text.isprintable() for text in texts) else None
