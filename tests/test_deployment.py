@@ -360,7 +360,7 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
     message = ask(task, seeds, "run", 3, 1, model)
     question, _ = unpack(QuestionHeader, message, len(message))
     answer = answer_question(site, message)
-    report = read_report(answer, question, BASE.top_k, 3)
+    report = read_report(answer, question, BASE.top_k, 3, BASE.rounds)
     nobody = LabelCounts(np.zeros(len(CATALOGUE), np.int64), 1)
     evaluator = Evaluator(task, seeds, federation.agreement.labels, nobody, CPU)
     expected = evaluator.evaluate(model, evaluator.prepare(site.points.held_out))
@@ -376,7 +376,7 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
     with pytest.raises(Rejected, match="training alone was not agreed on"):
         answer_question(site, ask(task, seeds, "run", 3, 1, None))
     with pytest.raises(Rejected, match="another question"):
-        read_report(answer, dataclasses.replace(question, alone=1), BASE.top_k, 3)
+        read_report(answer, dataclasses.replace(question, alone=1), BASE.top_k, 3, BASE.rounds)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_sums_that_cannot_be_are_refused(federation: Federation, change: Callabl
     metrics = Metrics(BASE.top_k, np.zeros(5, bool), np.ones(5))
     metrics.add(np.array([[0, 1, 2]]), csr_matrix(np.array([[1, 0, 0, 0, 1]], np.float32)))
     sums = metrics.sums()
-    assert read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3).sums == sums
+    assert read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3, BASE.rounds).sums == sums
     change(sums)  # type: ignore[arg-type]
     with pytest.raises(Rejected, match="malformed"):
-        read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3)
+        read_report(write_report(question, Report(sums, 3)), question, BASE.top_k, 3, BASE.rounds)

@@ -14,13 +14,23 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from fedmlh.display import is_printable
 from fedmlh.errors import UserError
 from fedmlh.untrusted import MOST_TOML, read_text
 
+#: Points, features or labels of the built-in set: more than the largest public one has.
+MAX_SYNTHETIC = 10**7
+#: Largest number of hash functions, and so of seeds in a list.
+_MAX_TABLES = 1024
+#: The most that log N − 1 can be, for 2^62 training points.
+_MAX_LOG_POINTS = 42
 
-def option(default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None) -> Any:
-    """A field with the line that explains it and the range it must lie in."""
-    return field(default=default, metadata={"help": why, "at_least": at_least, "at_most": at_most})
+
+def option(
+    default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None, count: int = _MAX_TABLES
+) -> Any:
+    """A field with the line that explains it, the range it must lie in, and how many numbers a list may have."""
+    return field(default=default, metadata={"help": why, "at_least": at_least, "at_most": at_most, "count": count})
 
 
 class CodecName(NamedTuple):
@@ -61,14 +71,14 @@ class Config:
         "hashing", "raw text: hashing is stateless; tfidf is fitted on all training text (not for real sites)"
     )
     text_dim: int = option(2**18, "raw text: width of the stateless hashing", at_least=1, at_most=2**30)
-    synthetic_points: int = option(5000, "built-in set: training points", at_least=10)
-    synthetic_features: int = option(5000, "built-in set: features d", at_least=10)
-    synthetic_labels: int = option(2000, "built-in set: labels p", at_least=10)
+    synthetic_points: int = option(5000, "built-in set: training points", at_least=10, at_most=MAX_SYNTHETIC)
+    synthetic_features: int = option(5000, "built-in set: features d", at_least=10, at_most=MAX_SYNTHETIC)
+    synthetic_labels: int = option(2000, "built-in set: labels p", at_least=10, at_most=MAX_SYNTHETIC)
 
     partition: Literal["paper-code", "paper-text", "iid", "dirichlet", "folder"] = option(
         "paper-code", "how training points reach clients"
     )
-    dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3)
+    dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3, at_most=1e6)
     pooled: bool = option(
         False, "one client gets all that the partition dealt out: the central run to compare with (clients_per_round 1)"
     )
@@ -78,13 +88,15 @@ class Config:
         at_least=0,
         at_most=1,
     )
-    num_clients: int = option(10, "K", at_least=1)
-    clients_per_round: int = option(4, "S", at_least=1)
-    rounds: int = option(70, "T, synchronization rounds at most", at_least=1)
-    local_epochs: int = option(5, "E", at_least=1)
-    batch_size: int = option(100, "points a local step", at_least=1)
-    quorum: int = option(1, "updates a round needs; with fewer it is repeated with fresh sampling", at_least=1)
-    max_attempts: int = option(3, "attempts at one round before the run gives up", at_least=1)
+    num_clients: int = option(10, "K", at_least=1, at_most=10**6)
+    clients_per_round: int = option(4, "S", at_least=1, at_most=10**6)
+    rounds: int = option(70, "T, synchronization rounds at most", at_least=1, at_most=10**6)
+    local_epochs: int = option(5, "E", at_least=1, at_most=10**4)
+    batch_size: int = option(100, "points a local step", at_least=1, at_most=10**6)
+    quorum: int = option(
+        1, "updates a round needs; with fewer it is repeated with fresh sampling", at_least=1, at_most=10**6
+    )
+    max_attempts: int = option(3, "attempts at one round before the run gives up", at_least=1, at_most=10**4)
     deadline: float = option(
         600.0, "real sites: seconds for an attempt; who has not answered by then is left out", at_least=1, at_most=86400
     )
@@ -107,10 +119,14 @@ class Config:
     server_optimizer: Literal["average", "momentum", "adam", "yogi", "adagrad", "fedexp"] = option(
         "average", "what the server makes of the average change"
     )
-    server_learning_rate: float = option(1.0, "the server's step; adam, yogi and adagrad want less", at_least=0)
+    server_learning_rate: float = option(
+        1.0, "the server's step; adam, yogi and adagrad want less", at_least=0, at_most=1e6
+    )
     server_momentum: float = option(0.9, "momentum, and β1 of the adaptive ones", at_least=0, at_most=1)
     server_beta2: float = option(0.99, "β2 of adam and yogi", at_least=0, at_most=1)
-    server_tau: float = option(1e-3, "added to the denominator: of the adaptive ones, and of fedexp's step", at_least=0)
+    server_tau: float = option(
+        1e-3, "added to the denominator: of the adaptive ones, and of fedexp's step", at_least=0, at_most=1e6
+    )
     model_average: float = option(
         0.0,
         "what is evaluated and exported: 0 the last global model, else a mean that fades by this a round",
@@ -128,15 +144,15 @@ class Config:
         "given", "auto: num_tables, num_buckets, feature_dim and hidden_sizes follow from the data and budget_mib"
     )
     budget_mib: float = option(
-        0.0, "sizes auto: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB", at_least=0
+        0.0, "sizes auto: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB", at_least=0, at_most=2**20
     )
     label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
         "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
     )
     label_key: Literal["id", "name"] = option("id", "what is hashed: the label's number or its catalogue key")
     label_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (table r uses r), or a list")
-    num_tables: int = option(4, "R", at_least=1, at_most=1024)
-    num_buckets: int = option(250, "B", at_least=1)
+    num_tables: int = option(4, "R", at_least=1, at_most=_MAX_TABLES)
+    num_buckets: int = option(250, "B", at_least=1, at_most=2**24)
     feature_map: Literal["none", "shared", "per-table"] = option(
         "shared", "feature hashing: none, one map for all tables, or one a table"
     )
@@ -145,7 +161,9 @@ class Config:
     feature_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (101), or a list")
     normalize: bool = option(False, "scale each point's (hashed) features to length 1")
 
-    hidden_sizes: tuple[int, ...] = option((150, 150), "widths of the hidden layers", at_least=1)
+    hidden_sizes: tuple[int, ...] = option(
+        (150, 150), "widths of the hidden layers", at_least=1, at_most=2**20, count=32
+    )
     loss: Literal["bce", "softmax", "balanced-bce", "balanced-softmax"] = option(
         "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
     )
@@ -154,16 +172,20 @@ class Config:
         "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that; auto: with "
         "sizes auto, by the model's size",
     )
-    loss_tau: float = option(1.0, "of a balanced loss: τ; with 0 it is the loss that is not", at_least=0)
+    loss_tau: float = option(1.0, "of a balanced loss: τ; with 0 it is the loss that is not", at_least=0, at_most=1e6)
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
-    learning_rate: float = option(1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0)
+    learning_rate: float = option(
+        1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0, at_most=1e9
+    )
     learning_rate_decay: float = option(
         1.0,
         "what the learning rate is multiplied by after each round; 0 with sizes auto: by the model's size",
         at_least=0,
         at_most=1,
     )
-    prox_mu: float = option(0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0)
+    prox_mu: float = option(
+        0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0, at_most=1e6
+    )
     correction: Literal["none", "scaffold", "vrl-sgd"] = option(
         "none", "of clients' drift in local training: scaffold also sends a control vector, both ways"
     )
@@ -177,12 +199,12 @@ class Config:
     selection: Literal["validation", "paper"] = option(
         "validation", "paper: the best round on TEST, nothing held out; for reproduction only"
     )
-    patience: int = option(0, "stop after so many rounds without a better one; 0: never", at_least=0)
+    patience: int = option(0, "stop after so many rounds without a better one; 0: never", at_least=0, at_most=10**6)
     test_every_round: bool = option(False, "also write test metrics for every round (they select nothing)")
     local_baseline: bool = option(False, "also train each client alone, to show what joining is worth to it")
-    top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1)
-    propensity_a: float = option(0.55, "A of the propensity model", at_least=0)
-    propensity_b: float = option(1.5, "B of the propensity model", at_least=1e-3)
+    top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1, at_most=1000, count=100)
+    propensity_a: float = option(0.55, "A of the propensity model", at_least=0, at_most=10)
+    propensity_b: float = option(1.5, "B of the propensity model", at_least=1e-3, at_most=1e6)
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -224,7 +246,7 @@ class Config:
             try:
                 kind = parse_codec(getattr(self, name)).kind
             except ValueError as error:
-                raise UserError(f"{name} is {getattr(self, name)!a}: {error}") from None
+                raise UserError(f"{name} is {_show(getattr(self, name))}: {error}") from None
         if kind in ("int2", "sketch"):
             raise UserError(
                 f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
@@ -238,13 +260,20 @@ class Config:
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
+        # Metrics sum such weights, k of them a point, as 64-bit integers.
+        heaviest = 1 + _MAX_LOG_POINTS * ((self.propensity_b + 1) / self.propensity_b) ** self.propensity_a
+        if heaviest * max(self.top_k) >= 2**22:
+            raise UserError(
+                f"propensity_a {self.propensity_a:g} with propensity_b {self.propensity_b:g} weighs a label that no "
+                f"point has {heaviest:.3g} times as much as others: use a smaller propensity_a or a larger propensity_b"
+            )
         for name, tables in (("label_seeds", self.num_tables), ("feature_seeds", self.num_feature_maps)):
             seeds = getattr(self, name)
             if isinstance(seeds, str):
                 if seeds not in ("drawn", "paper"):
-                    raise UserError(f"{name} is '{seeds}': say drawn, paper, or a list of numbers")
+                    raise UserError(f"{name} is {_show(seeds)}: say drawn, paper, or a list of numbers")
             elif len(seeds) < tables or any(not 0 <= seed < 2**32 for seed in seeds):
-                raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {list(seeds)}")
+                raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {_show(list(seeds))}")
 
     def _check_keyed(self) -> None:
         """Only a hash of the key gives a label the same bucket at sites that know different labels."""
@@ -319,9 +348,9 @@ class Config:
         values = {name: value for name, value in values.items() if name not in _RETIRED}
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+                near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
-                raise UserError(f"{source}: there is no setting '{name}'{hint}")
+                raise UserError(f"{source}: there is no setting '{name:.80}'{hint}")
         try:
             return cls(**values)
         except UserError as error:
@@ -345,6 +374,8 @@ class Config:
     @classmethod
     def from_toml(cls, text: str, source: str) -> "Config":
         """A config from the text of a TOML file; fields it does not name keep their defaults."""
+        if len(text) > MOST_TOML:
+            raise UserError(f"{source} is longer than {MOST_TOML:,} characters, which no config is")
         try:
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
@@ -399,15 +430,15 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     hint, name = _HINTS[entry.name], entry.name
     if get_origin(hint) is Literal:
         if value not in get_args(hint) or not isinstance(value, str):
-            raise UserError(f"{name} is {value!r}: choose one of {', '.join(get_args(hint))}")
+            raise UserError(f"{name} is {_show(value)}: choose one of {', '.join(get_args(hint))}")
         return value
     if hint is bool:
         if not isinstance(value, bool):
-            raise UserError(f"{name} is {value!r}: say true or false")
+            raise UserError(f"{name} is {_show(value)}: say true or false")
         return value
     if hint is str:
-        if not isinstance(value, str) or not _is_writable(value):
-            raise UserError(f"{name} is {value!a}: it must be text")
+        if not isinstance(value, str) or not is_printable(value):
+            raise UserError(f"{name} is {_show(value)}: it must be text without control characters")
         return value
     if get_origin(hint) is types.UnionType and isinstance(value, str):
         return value
@@ -416,28 +447,30 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         value = (value,)
     if not isinstance(value, list | tuple):
-        raise UserError(f"{name} is {value!r}: it must be a list of whole numbers, e.g. {name}=150,150")
+        raise UserError(f"{name} is {_show(value)}: it must be a list of whole numbers, e.g. {name}=150,150")
+    if len(value) > entry.metadata["count"]:
+        raise UserError(f"{name} is a list of {len(value):,} numbers: it may have {entry.metadata['count']:,}")
     return tuple(_number(entry, part, whole=True) for part in value)
 
 
 _LARGEST = 2**53
 
 
-def _is_writable(text: str) -> bool:
-    """Half a character (from a file name that is not UTF-8) could not be written to config.toml."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+def _show(value: Any) -> str:
+    """A value for a message, cut short; what nests too deep or has too many digits is not shown."""
+    try:
+        return f"{value!r:.60}"
+    except (RecursionError, ValueError):
+        return "out of any sense"
 
 
 def _number(entry: "dataclasses.Field[Any]", value: Any, *, whole: bool) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise UserError(f"{entry.name} is {value!r}: it must be a {'whole ' if whole else ''}number")
+        raise UserError(f"{entry.name} is {_show(value)}: it must be a {'whole ' if whole else ''}number")
     low, high = entry.metadata["at_least"], entry.metadata["at_most"]
     low, high = -_LARGEST if low is None else low, _LARGEST if high is None else high
     # Compared before it is converted or shown: a whole number may be too large for a float.
     if not low <= value <= high:
         shown = "far too large" if isinstance(value, int) and abs(value) >= 2**63 else str(value)
-        bounds = f"at least {low}" if high == _LARGEST else f"from {low} to {high}"
-        raise UserError(
-            f"{entry.name} is {shown}: it must be {bounds}" + (f" and at most {high}" if value > high else "")
-        )
+        raise UserError(f"{entry.name} is {shown}: it must be from {low:,} to {high:,}")
     return value if whole else float(value)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from fedmlh.errors import UserError
 
 #: The most bytes of a config; a complete one has 5 kB.
-MOST_TOML = 2**20
+MOST_TOML = 2**16
 #: The most bytes of JSON: the keys and names of three million labels fit twice.
 MOST_JSON = 2**29
 #: The most bytes of tensors or points: more than a machine here can hold in memory.

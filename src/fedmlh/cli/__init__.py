@@ -2,14 +2,13 @@
 
 import os
 import signal
-import sys
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
 
 from fedmlh.cli import data, federation, models, planning, reproduction, runs
-from fedmlh.cli.terminal import Interrupted, Terminated, fail, terminable
+from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, terminable
 from fedmlh.errors import UserError
 
 app = typer.Typer(
@@ -70,5 +69,5 @@ def main() -> None:
 
 def _leave(sentence: str, code: int) -> NoReturn:
     """End at once: clients in the middle of their training would keep a normal exit waiting for minutes."""
-    print(f"fedmlh: {sentence}", file=sys.stderr, flush=True)
+    complain(sentence)
     os._exit(code)

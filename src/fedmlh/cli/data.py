@@ -1,17 +1,16 @@
 """The commands for data sets."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from fedmlh.cli.options import FormatOption
-from fedmlh.cli.terminal import console, open_data
+from fedmlh.cli.terminal import console, open_data, print_json, progress
 from fedmlh.config import Config
 
 data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
@@ -29,7 +28,7 @@ def data_info(
     dataset = open_data(Config(data=str(folder), data_format=data_format))  # type: ignore[arg-type]
     values = describe(dataset)
     if as_json:
-        print(json.dumps({**values, "fingerprint": dataset.fingerprint}, indent=2))
+        print_json({**values, "fingerprint": dataset.fingerprint}, indent=2)
         return
     table = Table(dataset.name, "")
     table.add_row("fingerprint", dataset.fingerprint)
@@ -37,7 +36,7 @@ def data_info(
         table.add_row(name.replace("_", " "), value)
     console.print(table)
     for note in dataset.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        console.print(f"note: {note}")
 
 
 @data_app.command("convert")
@@ -51,7 +50,7 @@ def data_convert(
     from fedmlh.data.convert import write
 
     write(open_data(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
-    console.print(f"wrote {target}", markup=False, highlight=False)
+    console.print(f"wrote {target}")
 
 
 @data_app.command("fetch")
@@ -85,7 +84,7 @@ def data_fetch(
         lines.append(f"{fetched.archive} is no longer needed (SHA-256 {fetched.sha256})")
     lines.append(f"next: fedmlh run {entry.name if entry.in_paper else 'recommended'} --data {fetched.folder}")
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 @data_app.command("synth")
@@ -102,7 +101,7 @@ def data_synth(
     from fedmlh.data.synthetic import synthesize
 
     write(synthesize(num_points=points, num_features=features, num_labels=labels, seed=seed), target, to)
-    console.print(f"wrote {target}", markup=False, highlight=False)
+    console.print(f"wrote {target}")
 
 
 @contextmanager
@@ -111,8 +110,8 @@ def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
     if not console.is_terminal:
         yield lambda stage, done, total: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with progress(console, *columns, transient=True) as bar:
 
         def watch(stage: str, done: int, total: int | None) -> None:
             name = f"{title}  {stage}"

@@ -64,8 +64,6 @@ def init(
     console.print(
         f"Made {folder}. Hand {folder / 'public'} to every site; put the enrolment.json that each hands back into "
         f"{folder / 'enrolled'}; then: fedmlh federation start {folder}",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -143,7 +141,7 @@ def status(folder: FolderArgument) -> None:
     ended, problem = federation.read_outcome()
     rounds = f"round {count_rounds(federation)} of at most {federation.agreement.config.rounds}"
     state = "" if not ended else ", finished" if problem is None else f", ended: {problem}"
-    console.print(rounds + state, markup=False, highlight=False, soft_wrap=True)
+    console.print(rounds + state, soft_wrap=True)
 
 
 @federation_app.command("rehearse")
@@ -194,8 +192,6 @@ def prepare(
     console.print(
         f"Made {out}: {enrolment['examples']:,} points to train on, {enrolment['held_out']:,} held out. Hand "
         f"{out / 'enrolment.json'} back to the server; then: fedmlh federation join {out}",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
 

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from fedmlh.cli.options import check_target
-from fedmlh.cli.terminal import console, errors, open_data
+from fedmlh.cli.terminal import console, errors, open_data, print_json
 from fedmlh.errors import UserError
 
 
@@ -29,7 +29,7 @@ def evaluate(
         )
     values = model.evaluate(dataset)
     if as_json:
-        print(json.dumps(values, indent=2))
+        print_json(values, indent=2)
         return
     table = Table("test part", *(f"@{k}" for k in config.top_k))
     for metric, by_k in values.items():
@@ -70,18 +70,18 @@ def predict(
         )
     if text is not None and out is None:
         for line, predictions in zip(text, model.predict(text, top), strict=True):
-            console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+            console.print(line, style="bold", soft_wrap=True)
             for label in predictions:
-                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})", markup=False, highlight=False)
+                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})")
         console.print(model.score_meaning, style="dim", soft_wrap=True)
         return
-    lines = (
-        json.dumps({"point": number, "labels": [vars(label) for label in labels]}, ensure_ascii=False)
+    answers = (
+        {"point": number, "labels": [vars(label) for label in labels]}
         for number, labels in enumerate(model.predict_stream(source, top))
     )
     if out is not None:
-        write_atomically(out, "".join(line + "\n" for line in lines).encode())
+        write_atomically(out, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
     else:
-        for line in lines:
-            print(line)
+        for answer in answers:
+            print_json(answer, ensure_ascii=False)
     errors.print(model.score_meaning, style="dim", soft_wrap=True)

@@ -1,13 +1,12 @@
 """The commands that settle a config before a run."""
 
-import json
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from fedmlh.cli.options import ConfigArgument, SetOption, configure
-from fedmlh.cli.terminal import console
+from fedmlh.cli.terminal import console, print_json
 
 
 def plan(
@@ -40,9 +39,7 @@ def plan(
     if as_json:
         rows = [candidate.figures for candidate in made.candidates]
         chosen = {**made.chosen.figures, "command": made.chosen.command}
-        print(
-            json.dumps({"budget": made.budget, "chosen": chosen, "reasons": made.reasons, "candidates": rows}, indent=2)
-        )
+        print_json({"budget": made.budget, "chosen": chosen, "reasons": made.reasons, "candidates": rows}, indent=2)
         return
     table = Table("", box=None, pad_edge=False, padding=(0, 1, 0, 0))  # narrow enough for 80 characters
     for head in ("R", "B", "inputs", "hidden", "model", "up", "down", "total", "collision", "positives"):
@@ -66,11 +63,10 @@ def plan(
         f"average, before deflating; total, {config.rounds} rounds. collision: probability that no table tells some "
         f"pair of labels apart. positives: expected in the bucket of a label of mean frequency.",
         style="dim",
-        highlight=False,
     )
     for reason in made.reasons:
-        console.print(reason, markup=False, highlight=False, soft_wrap=True)
-    console.print(made.chosen.command, markup=False, highlight=False, soft_wrap=True)
+        console.print(reason, soft_wrap=True)
+    console.print(made.chosen.command, soft_wrap=True)
 
 
 def show_config(config: ConfigArgument, settings: SetOption = None) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from fedmlh.cli.options import DeviceOption
-from fedmlh.cli.terminal import Terminated, console, fail, tell
+from fedmlh.cli.terminal import Terminated, console, fail, progress, tell
 from fedmlh.errors import UserError
 
 
@@ -25,10 +25,10 @@ def reproduce(
         Path | None, typer.Option(help="folder that holds the data sets; without it the built-in synthetic data")
     ] = None,
     scale: Annotated[str, typer.Option(help="quick: minutes on two cores; full: as much as the paper")] = "quick",
-    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds; default: 2 quick, 3 full")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="how many seeds; default: 2 quick, 3 full")] = None,
     device: DeviceOption = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="processes side by side; default: as cores and memory allow")
+        int | None, typer.Option(min=1, max=1024, help="processes side by side; default: as cores and memory allow")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder to write, or to go on with; default: runs/reproduction-SCALE")
@@ -65,7 +65,7 @@ def reproduce(
     failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
     for name, why in written.missing.items():
         tell(f"{name}: {why}")
-    console.print(f"report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {written.page}", soft_wrap=True)
     if failed:
         fail(f"{len(failed)} measurements failed; the same command tries them again", 1)
 
@@ -76,8 +76,8 @@ def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, f
     if not console.is_terminal:
         yield lambda total: None, lambda job, done, total: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=3600) as bar:
+    columns = (BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with progress(console, *columns, speed_estimate_period=3600) as bar:
         work = bar.add_task("reading data", total=None)
 
         def watch(job: Any, done: float, total: float) -> None:

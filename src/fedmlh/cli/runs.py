@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
 from fedmlh.cli.options import (
     ConfigArgument,
@@ -18,7 +18,7 @@ from fedmlh.cli.options import (
     check_target,
     configure,
 )
-from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
+from fedmlh.cli.terminal import console, open_data, print_report, progress, resumable, tell
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.lock import hold, is_empty
@@ -76,7 +76,7 @@ def compare(
     data: DataOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="how many seeds, from --seed upwards")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="how many seeds, from --seed upwards")] = 1,
     device: DeviceOption = None,
     settings: SetOption = None,
     out: OutOption = None,
@@ -120,11 +120,11 @@ def replay(
     mine, theirs = (place.model / "weights.safetensors" for place in (copy, original))
     size = mine.stat().st_size
     if not theirs.is_file():
-        console.print(f"{folder} has not finished: there is no model to compare with", markup=False, highlight=False)
+        console.print(f"{folder} has not finished: there is no model to compare with")
     elif theirs.stat().st_size == size and read_bytes(theirs, size, folder) == read_bytes(mine, size):
-        console.print(f"{len(log)} attempts, and the same model to the bit", markup=False, highlight=False)
+        console.print(f"{len(log)} attempts, and the same model to the bit")
     else:
-        console.print("the replay ends with another model than the run", markup=False, highlight=False)
+        console.print("the replay ends with another model than the run")
         raise typer.Exit(1)
 
 
@@ -177,8 +177,7 @@ def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], No
     if not console.is_terminal:
         yield lambda record: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
+    with progress(console, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         job = bar.add_task(title, total=rounds)
 
         def watch(record: dict[str, Any]) -> None:

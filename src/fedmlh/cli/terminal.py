@@ -1,22 +1,47 @@
-"""What several commands say, and how they end."""
+"""What several commands say, and how they end; every text passes through here on its way to the terminal."""
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import Progress, ProgressColumn, Task
+from rich.table import Column, Table
+from rich.text import Text
 
 from fedmlh.config import Config
+from fedmlh.display import escape_json, make_printable
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
 
-console = Console()
-errors = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A console that shows each text, also in tables, as it is: nothing in it is markup, an emoji code or an escape."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Turn a text into what is shown; rich asks this for every string."""
+        return super().render_str(make_printable(text), **{**options, "markup": False, "emoji": False})
+
+
+console = PlainConsole(highlight=False)
+errors = PlainConsole(highlight=False, stderr=True)
+
+
+class _Description(ProgressColumn):
+    """What a bar stands for, as a string that the console renders; rich's own column would read markup."""
+
+    def render(self, task: Task) -> str:
+        return task.description
+
+
+def progress(where: Console, *columns: ProgressColumn, **options: Any) -> Progress:
+    """Make a display of bars, each after its description."""
+    return Progress(_Description(Column(no_wrap=True)), *columns, console=where, **options)
 
 
 class Terminated(BaseException):
@@ -58,15 +83,25 @@ def resumable(how: str = "--resume goes on from the last finished round") -> Ite
         raise Interrupted(how, signal.SIGTERM) from None
 
 
+def complain(sentence: str) -> None:
+    """Print one sentence about what went wrong, on standard error."""
+    print(f"fedmlh: {make_printable(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
+
+
 def fail(sentence: str, code: int) -> NoReturn:
     """End the program with one sentence to the user and this exit code."""
-    print(f"fedmlh: {' '.join(sentence.split())}", file=sys.stderr)
+    complain(sentence)
     sys.exit(code)
 
 
 def tell(line: str) -> None:
     """A remark beside the output, on standard error."""
-    errors.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    errors.print(line, style="dim", soft_wrap=True)
+
+
+def print_json(values: Any, **layout: Any) -> None:
+    """Print values for a script; a terminal may show them as well."""
+    print(escape_json(json.dumps(values, **layout)))
 
 
 def open_data(config: Config) -> "Dataset":
@@ -87,4 +122,4 @@ def print_report(folders: list[Path], target: Path) -> None:
     for row in rows:
         table.add_row(row.name, *row.cells)
     console.print(table)
-    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {target}", soft_wrap=True)

@@ -6,11 +6,12 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
 
+from fedmlh.data.files import open_zip
+from fedmlh.data.tape import NotATape, Source, Tape, TooMuch, read_tape, unpack_source
 from fedmlh.errors import UserError
 
 #: Text of numbers packs to a fifth; an archive made to fill a disk to a thousandth.
@@ -32,16 +33,16 @@ DAMAGED = (
 )
 
 #: Path, size and the way to the bytes of a file in an archive.
-Member = tuple[str, int, Callable[[], IO[bytes]]]
+Member = tuple[str, int, Callable[[], AbstractContextManager[Source]]]
 
 
 def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
     """Put the files whose name is wanted into `folder`, whatever folders they lie in."""
     room = MAX_RATIO * archive.stat().st_size + SPARE_BYTES
     with readable_archive(archive):
-        for path, size, open_member in list_members(archive):
+        for path, size, open_member in list_members(archive, room):
             if not 0 <= size <= room:
-                raise UserError(f"{archive}: would unpack to more than {MAX_RATIO} times its size, and is refused")
+                raise TooMuch
             room -= size
             parts = PurePosixPath(path.replace("\\", "/"))
             if parts.is_absolute() or ".." in parts.parts:
@@ -62,30 +63,33 @@ def readable_archive(archive: Path) -> Iterator[None]:
     """Turn what is wrong with an archive into a UserError; a disk that fails has an error number, and keeps it."""
     try:
         yield
+    except NotATape:
+        raise UserError(f"{archive}: is neither a zip nor a tar file, or is cut short") from None
+    except TooMuch:
+        raise UserError(f"{archive}: would unpack to more than {MAX_RATIO} times its size, and is refused") from None
     except DAMAGED as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise
         raise UserError(f"{archive}: cannot be unpacked ({problem}); it may be cut short or damaged") from problem
 
 
-def list_members(archive: Path) -> Iterator[Member]:
-    """The plain files of a zip or tar file; folders and links are passed over."""
+def list_members(archive: Path, room: int) -> Iterator[Member]:
+    """The plain files of a zip or tar file; folders and links are passed over.
+
+    Nothing of a tar file is taken beyond `room` bytes, its headers included.
+    """
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as pack:
+        with open_zip(archive) as pack:
             for info in pack.infolist():
                 if not info.is_dir():
                     yield info.filename, info.file_size, partial(pack.open, info)
-    elif tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as bundle:
-            for member in bundle:
-                if member.isfile():
-                    yield member.name, member.size, partial(open_tarred, bundle, member)
     else:
-        raise UserError(f"{archive}: is neither a zip nor a tar file, or is cut short")
+        with archive.open("rb") as file:
+            for path, member in read_tape(Tape(unpack_source(file), room)):
+                yield path, member.size, partial(_stay_open, member)
 
 
-def open_tarred(bundle: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """The bytes of a plain file, which has some."""
-    file = bundle.extractfile(member)
-    assert file is not None
-    return file
+@contextmanager
+def _stay_open(member: Source) -> Iterator[Source]:
+    """A member of a tape has nothing to close."""
+    yield member

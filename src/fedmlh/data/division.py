@@ -10,6 +10,9 @@ from fedmlh.data.partition import fit_partition
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
 
+#: So many clients may be more than there are points: those that get none do not exist.
+_FEW_CLIENTS = 1000
+
 
 @dataclass(frozen=True)
 class Division:
@@ -37,6 +40,11 @@ def divide(train: Split, config: Config) -> Division:
         )
     if config.partition == "folder":
         _check_sites(train.sites, config.num_clients)
+    elif config.num_clients > max(len(train) - cut, _FEW_CLIENTS):
+        raise UserError(
+            f"num_clients is {config.num_clients:,}, but there are only {len(train) - cut:,} points to train on: use "
+            f"fewer clients"
+        )
     validation, fit = train.take(np.sort(order[:cut])), train.take(np.sort(order[cut:]))
     rng = generator(config.seed, "partition")
     assign = fit_partition(

@@ -1,14 +1,31 @@
-"""The door for data files: they open here, and what a broken one raises becomes one sentence."""
+"""The door for data files: they open here, what a broken one raises becomes one sentence, and no bomb goes off.
+
+Packing hides how large a file is. The limits below are far from what data needs, and hold while a file is read: what
+they refuse has not been taken into memory.
+"""
 
 import gzip
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 from fedmlh.errors import BadLine, UserError
+
+#: How many times its size a packed file may unpack to; real data packs to a fifth or a seventh.
+MAX_RATIO = 50
+#: What a small file may unpack to in any case.
+SPARE_BYTES = 32 << 20
+#: The longest line of a text file: a point with half a million features, or a text of a thousand pages.
+MAX_LINE = 8 << 20
+#: What to do with a packed text that is honest all the same.
+GUNZIP = "unpack it with gunzip and pass what comes out"
+#: Ten thousand files in a zip; the list of them is all of it that is read at once.
+_MAX_LIST = 1 << 20
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @contextmanager
@@ -25,17 +42,81 @@ def readable(path: Path) -> Iterator[None]:
         ) from problem
 
 
+def check_unpacked(path: Path, packed: int, unpacked: int, instead: str) -> None:
+    """Refuse a file whose content, as far as it is known, is out of proportion to its size."""
+    if unpacked > MAX_RATIO * packed + SPARE_BYTES:
+        raise UserError(
+            f"{path}: unpacks to more than {MAX_RATIO} times its size, as no data does; if you trust it, {instead}"
+        )
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a packed file, counted as they come out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._packed = path.stat().st_size
+        self._source = gzip.GzipFile(path, "rb")
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._source.readinto(buffer)
+        self._count += count
+        check_unpacked(self._path, self._packed, self._count, GUNZIP)
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """The file's bytes, unpacked where its name ends in .gz."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    return io.BufferedReader(_Unpacked(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of each line of a UTF-8 file; LF and CRLF both end a line, and nothing else does."""
     with readable(path), open_bytes(path) as file:
-        for lineno, line in enumerate(file, start=1):
+        lineno = 0
+        while line := file.readline(MAX_LINE + 1):
+            lineno += 1
+            check_line(path, lineno, len(line))
             try:
                 text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as problem:
                 raise BadLine(path, lineno, f"is not UTF-8 text (byte {problem.start})") from None
             yield lineno, text.removeprefix("\ufeff") if lineno == 1 else text
+
+
+def check_line(path: Path, lineno: int, length: int) -> None:
+    """Refuse a line that is too long to be one."""
+    if length > MAX_LINE:
+        raise BadLine(path, lineno, f"is longer than {MAX_LINE:,} bytes, which no point is")
+
+
+class _ZipBytes(io.BufferedReader):
+    """The bytes of a zip file; its list of files is refused if it is longer than any archive needs."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        here = self.tell()
+        left = self.seek(0, io.SEEK_END) - here
+        self.seek(here)
+        size = left if size is None or size < 0 else min(size, left)
+        if size > _MAX_LIST:
+            raise zipfile.BadZipFile(f"its list of files takes {size:,} bytes")
+        return super().read(size)
+
+
+@contextmanager
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file for reads of 1 MiB at most."""
+    with path.open("rb", buffering=0) as raw, _ZipBytes(raw) as file, zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            # The other methods unpack as much as they hold, whatever was asked for.
+            if info.compress_type not in _ZIP_METHODS:
+                raise zipfile.BadZipFile(f"{info.filename!r:.80} is packed by a method that is not deflate")
+        yield archive

@@ -1,6 +1,7 @@
 """Raw text with labels: one JSON object a line, in our own layout or that of the repository's LF data sets."""
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.files import read_lines
 from fedmlh.data.label_files import read_filter, read_labels
 from fedmlh.data.layout import Layout
-from fedmlh.data.matrix import MAX_LABELS, build_labels, count_merged
+from fedmlh.data.matrix import build_labels, check_labels, count_merged
 from fedmlh.data.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
 
@@ -104,8 +105,10 @@ def read_jsonl(layout: Layout) -> RawFolder:
 def index_labels(labels: Labels) -> Callable[[str], int | str]:
     """A look-up by key, then by name, that answers the label's number, or the label itself if it is not listed."""
     by_key = {key: number for number, key in enumerate(labels.keys)}
-    by_name = {name: number for number, name in enumerate(labels.names)}
-    uses = Counter(labels.names)
+    # Without labels.txt a label's name is its key.
+    named = labels.names is not labels.keys
+    by_name = {name: number for number, name in enumerate(labels.names)} if named else {}
+    uses = Counter(labels.names) if named else Counter()
 
     def find(label: str) -> int | str:
         if label not in by_key and uses[label] > 1:
@@ -117,14 +120,13 @@ def index_labels(labels: Labels) -> Callable[[str], int | str]:
 
 def collect_labels(paths: list[Path]) -> Labels:
     """The catalogue of a source that has none: the sorted labels of all its parts."""
-    keys = {
-        take_key(path, lineno, value, "label")
-        for path in paths
-        for lineno, record in read_records(path)
-        for value in take_list(path, lineno, record, "labels")
-    }
-    if not 1 <= len(keys) <= MAX_LABELS:
-        raise UserError(f"{paths[0].parent}: has {len(keys):,} labels; it should be 1 to {MAX_LABELS:,}")
+    keys: set[str] = set()
+    for path in paths:
+        for lineno, record in read_records(path):
+            keys.update(take_key(path, lineno, value, "label") for value in take_list(path, lineno, record, "labels"))
+            check_labels(path, len(keys))
+    if not keys:
+        raise UserError(f"{paths[0].parent}: no point of it has a label")
     ordered = tuple(sorted(keys))
     return Labels(ordered, ordered)
 
@@ -138,8 +140,9 @@ def read_lf(layout: Layout) -> RawFolder:
         if key in names:
             raise BadLine(layout.labels, lineno, f"the uid {key!r:.40} is taken by a line above")
         names[key] = take_string(layout.labels, lineno, record, "title", "").strip() or key
-    if not 1 <= len(names) <= MAX_LABELS:
-        raise UserError(f"{layout.labels}: has {len(names):,} labels; it should be 1 to {MAX_LABELS:,}")
+        check_labels(layout.labels, len(names))
+    if not names:
+        raise UserError(f"{layout.labels}: names no label")
     labels = Labels(tuple(names), tuple(names.values()))
 
     def take_labels(path: Path, lineno: int, record: Record) -> Iterator[int | str]:
@@ -168,8 +171,7 @@ def read_part(
 ) -> tuple[RawPart, tuple[str, ...]]:
     """Texts and labels of one file, and what there is to note."""
     texts: list[str] = []
-    numbers: list[int] = []
-    ends: list[int] = [0]
+    numbers, ends = array("i"), array("q", [0])  # lists of whole numbers would take four times the memory
     unknown = 0
     for lineno, record in read_records(path):
         texts.append(take_text(path, lineno, record))
@@ -181,7 +183,7 @@ def read_part(
             else:
                 unknown += 1
         ends.append(len(numbers))
-    Y, merged = build_labels(np.array(numbers, np.int32), np.array(ends, np.int64), (len(texts), len(labels)))
+    Y, merged = build_labels(np.frombuffer(numbers, np.int32), np.frombuffer(ends, np.int64), (len(texts), len(labels)))
     notes = count_merged(path.name, 0, merged)
     if unknown:
         notes += (f"{path.name}: labels that labels.txt does not list: {unknown:,} left out",)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fedmlh.data.files import MAX_LINE, check_line
 from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_indptr
 from fedmlh.errors import BadLine
 
@@ -36,13 +37,18 @@ class Rows:
     """Parsed points as the file gives them: duplicates and zeros are still there."""
 
     labels: np.ndarray  # int32, point after point
-    label_counts: np.ndarray  # [n]
+    label_counts: np.ndarray  # int32 [n]
     features: np.ndarray  # int32
     values: np.ndarray  # float32
-    feature_counts: np.ndarray  # [n]
+    feature_counts: np.ndarray  # int32 [n]
 
     def __len__(self) -> int:
         return len(self.label_counts)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they take."""
+        return sum(array.nbytes for array in vars(self).values())
 
     @classmethod
     def join(cls, blocks: list["Rows"]) -> "Rows":
@@ -53,10 +59,10 @@ class Rows:
 
         return cls(
             stack("labels", np.int32),
-            stack("label_counts", np.int64),
+            stack("label_counts", np.int32),
             stack("features", np.int32),
             stack("values", np.float32),
-            stack("feature_counts", np.int64),
+            stack("feature_counts", np.int32),
         )
 
     @property
@@ -70,10 +76,14 @@ class Rows:
         return build_indptr(self.feature_counts)
 
 
-def read_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """The rest of a file in pieces of whole lines."""
+def read_blocks(path: Path, file: BinaryIO, lineno: int) -> Iterator[tuple[int, bytes]]:
+    """The rest of a file, from its line `lineno` on, in pieces of whole lines, each with the number of its first."""
     while block := file.read(BLOCK_BYTES):
-        yield block + file.readline()
+        rest = file.readline(MAX_LINE + 1)
+        check_line(path, lineno + block.count(b"\n"), len(block) - block.rfind(b"\n") - 1 + len(rest))
+        block += rest
+        yield lineno, block
+        lineno += block.count(b"\n")
 
 
 def parse_block(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows:
@@ -149,7 +159,7 @@ def parse_plain(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows
         features += row[1]
         values += row[2]
         counts.append((len(row[0]), len(row[1])))
-    per_row = np.array(counts, np.int64).reshape(-1, 2)
+    per_row = np.array(counts, np.int32).reshape(-1, 2)
     return Rows(
         np.array(labels, np.int32),
         per_row[:, 0],
@@ -245,8 +255,8 @@ def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
     if not np.isfinite(values).all():
         return None
 
-    feature_counts = np.diff(build_indptr(is_feature)[starts_line])
-    label_counts = np.diff(build_indptr(is_label)[starts_line])
+    feature_counts = np.diff(build_indptr(is_feature)[starts_line]).astype(np.int32)
+    label_counts = np.diff(build_indptr(is_label)[starts_line]).astype(np.int32)
     if grammar.svmlight:
         is_point = (feature_counts > 0) | (label_counts > 0)
         feature_counts, label_counts = feature_counts[is_point], label_counts[is_point]

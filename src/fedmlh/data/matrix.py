@@ -1,6 +1,7 @@
 """The one form of sparse matrix the product works on: float32 CSR, sorted, without duplicates or zeros."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -17,27 +18,51 @@ def check_size(path: Path, num_features: int, num_labels: int) -> None:
     """Refuse sizes that no data set has and no memory holds."""
     if not 1 <= num_features <= MAX_FEATURES:
         raise UserError(f"{path}: {num_features:,} features; it should be 1 to {MAX_FEATURES:,}")
-    if not 1 <= num_labels <= MAX_LABELS:
+    if num_labels < 1:
+        raise UserError(f"{path}: 0 labels; it should be 1 to {MAX_LABELS:,}")
+    check_labels(path, num_labels)
+
+
+def check_labels(path: Path, num_labels: int) -> None:
+    """Refuse more labels than any data set has; where they are counted, before there are more."""
+    if num_labels > MAX_LABELS:
         raise UserError(f"{path}: {num_labels:,} labels; it should be 1 to {MAX_LABELS:,}")
 
 
-def check_csr(source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> None:
-    """Refuse arrays that are not a CSR matrix: scipy would read beyond them."""
-    if data.ndim != 1 or indices.ndim != 1 or indptr.ndim != 1:
+class Head(NamedTuple):
+    """What an array says about itself, before its numbers are looked at."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "Head":
+        """The head of an array that is there."""
+        return cls(array.shape, array.dtype)
+
+
+def check_heads(source: str, data: Head, indices: Head, indptr: Head, shape: tuple[int, int]) -> None:
+    """Refuse arrays that cannot be a CSR matrix of that shape, whatever numbers they hold."""
+    if not len(data.shape) == len(indices.shape) == len(indptr.shape) == 1:
         raise UserError(f"{source}: data, indices and indptr should each be one row of numbers")
     if data.dtype.kind not in "biuf" or indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
         raise UserError(
             f"{source}: data, indices and indptr should be numbers, whole numbers, whole numbers; "
             f"they are {data.dtype}, {indices.dtype}, {indptr.dtype}"
         )
-    if len(indptr) != shape[0] + 1:
-        raise UserError(f"{source}: indptr has {len(indptr):,} entries, {shape[0]:,} rows need {shape[0] + 1:,}")
+    if indptr.shape[0] != shape[0] + 1:
+        raise UserError(f"{source}: indptr has {indptr.shape[0]:,} entries, {shape[0]:,} rows need {shape[0] + 1:,}")
+    if indices.shape != data.shape:
+        raise UserError(f"{source}: there are {indices.shape[0]:,} indices, but {data.shape[0]:,} values in data")
+
+
+def check_csr(source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> None:
+    """Refuse arrays that are not a CSR matrix: scipy would read beyond them."""
+    check_heads(source, Head.of(data), Head.of(indices), Head.of(indptr), shape)
     if indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
         raise UserError(f"{source}: indptr should start at 0 and never fall")
-    if not indptr[-1] == len(indices) == len(data):
-        raise UserError(
-            f"{source}: indptr ends at {indptr[-1]:,}, but there are {len(indices):,} indices and {len(data):,} values"
-        )
+    if indptr[-1] != len(indices):
+        raise UserError(f"{source}: indptr ends at {indptr[-1]:,}, but there are {len(indices):,} indices")
     if len(indices) and (indices.min() < 0 or indices.max() >= shape[1]):
         raise UserError(f"{source}: a column number is outside 0 to {shape[1] - 1:,}")
 

@@ -1,5 +1,10 @@
-"""Features and labels as scipy's .npz files, checked before anything indexes with them."""
+"""Features and labels as scipy's .npz files, checked before anything indexes with them.
 
+What an archive and the heads of its arrays claim is checked first: an array is unpacked once it is known to fit the
+others, and to be no larger than its file can mean.
+"""
+
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -7,14 +12,16 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.data.files import readable
+from fedmlh.data.files import check_unpacked, open_zip, readable
 from fedmlh.data.label_files import name_labels, read_filter
 from fedmlh.data.layout import Layout
 from fedmlh.data.matrix import (
     MAX_FEATURES,
+    Head,
     build_features,
     build_labels,
     check_csr,
+    check_heads,
     check_size,
     count_merged,
 )
@@ -34,27 +41,57 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
+#: Of the arrays that say what the others mean.
+_MAX_SMALL = 1 << 10
 
 
 def read_csr(path: Path) -> Arrays:
     """The arrays of a matrix that `scipy.sparse.save_npz` wrote from CSR."""
-    fields = ("format", "shape", "data", "indices", "indptr")
     try:
-        with readable(path), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            found = {name: read_array(archive, name) for name in fields}
+        with readable(path), open_zip(path) as archive:
+            return read_arrays(path, archive)
     except DAMAGED as problem:
         raise UserError(
             f"{path}: should be a CSR matrix written by scipy.sparse.save_npz ({explain(problem)})"
         ) from problem
-    kind, size = found["format"], found["shape"]
+
+
+def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
+    """The arrays of an open archive, after what it claims of them."""
+    fields = ("data", "indices", "indptr")
+    members = [archive.getinfo(f"{name}.npy") for name in ("format", "shape", *fields)]
+    if max(info.file_size for info in members[:2]) > _MAX_SMALL:
+        raise ValueError("format or shape is too long")
+    packed, unpacked = sum(info.compress_size for info in members), sum(info.file_size for info in members)
+    check_unpacked(path, packed, unpacked, "save it with scipy.sparse.save_npz(…, compressed=False)")
+
+    kind, size = read_array(archive, "format"), read_array(archive, "shape")
     if kind.ndim or kind.item() not in (b"csr", "csr"):
         raise UserError(f"{path}: should hold a CSR matrix; call .tocsr() before it is saved")
     if size.shape != (2,) or size.dtype.kind not in "iu" or size.min() < 0 or size[1] > MAX_FEATURES:
         raise UserError(f"{path}: its shape should be two sizes, is {size.tolist()}")
     shape = (int(size[0]), int(size[1]))
-    data, indices, indptr = (found[name] for name in fields[2:])
+    heads = [read_head(archive, name) for name in fields]
+    check_heads(str(path), heads[0], heads[1], heads[2], shape)
+    data, indices, indptr = (read_array(archive, name) for name in fields)
     check_csr(str(path), data, indices, indptr, shape)
     return data, indices, indptr, shape
+
+
+def read_head(archive: zipfile.ZipFile, name: str) -> Head:
+    """Shape and type of one array, which has not been unpacked yet; it has as many bytes as they need."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as member:
+        # Later versions are for heads that no array of numbers needs.
+        if np.lib.format.read_magic(member) != (1, 0):
+            raise ValueError(f"{name} is not in version 1.0 of the npy format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which are not loaded (allow_pickle=False)")
+        more = info.file_size - member.tell() - math.prod(shape) * dtype.itemsize
+        if more:
+            raise ValueError(f"{name} is {'longer' if more > 0 else 'shorter'} than it says")
+    return Head(shape, dtype)
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -105,4 +142,5 @@ def read_npz(layout: Layout) -> RawFolder:
                 f"{layout.folder}: the training part has {a.shape[1]:,} {what}, the test part {b.shape[1]:,}"
             )
     check_size(layout.folder, train.points.shape[1], train.Y.shape[1])
-    return RawFolder(train, test, name_labels(layout.labels, train.Y.shape[1]), train_notes + test_notes)
+    labels = name_labels(layout, train.Y.shape[1], train.Y.nnz + test.Y.nnz)
+    return RawFolder(train, test, labels, train_notes + test_notes)

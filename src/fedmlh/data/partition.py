@@ -4,7 +4,8 @@ A rule is fitted on the training points once (which labels belong to whom) and c
 as well, so that a client's held-out points follow the same law as its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -14,6 +15,9 @@ from fedmlh.errors import UserError
 
 #: Points to one array of row numbers a client.
 Assign = Callable[[Split, np.random.Generator], list[np.ndarray]]
+
+#: Random numbers that are drawn at once.
+BLOCK_NUMBERS = 1 << 20
 
 
 def fit_partition(
@@ -42,7 +46,7 @@ def fit_partition(
         return lambda split, rng: _deal(rng.permutation(len(split)), num_clients)
     if name == "dirichlet":
         return _dirichlet(counts, dirichlet_alpha, num_clients, rng)
-    return lambda split, rng: [np.flatnonzero(split.sites == client) for client in range(num_clients)]
+    return lambda split, rng: _group(np.asarray(split.sites), num_clients)
 
 
 def _top_labels(labels: np.ndarray, num_clients: int) -> Assign:
@@ -70,20 +74,27 @@ def _frequent_labels(labels: np.ndarray, owners: np.ndarray, num_clients: int) -
 
     def assign(split: Split, rng: np.random.Generator) -> list[np.ndarray]:
         by_label = split.Y.tocsc()
-        belongs = np.zeros((num_clients, len(split)), bool)
+        parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+        belongs = np.zeros(len(split), bool)
         for label, owner in zip(labels, owners, strict=True):
-            belongs[owner, by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]] = True
-        rest = np.flatnonzero(~belongs.any(axis=0))
-        for client, rows in enumerate(_deal(rng.permutation(rest), num_clients)):
-            belongs[client, rows] = True
-        return [np.flatnonzero(rows) for rows in belongs]
+            own = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
+            parts[owner].append(own)
+            belongs[own] = True
+        dealt = _deal(rng.permutation(np.flatnonzero(~belongs)), num_clients)
+        return [np.unique(np.concatenate([*own, rest])) for own, rest in zip(parts, dealt, strict=True)]
 
     return assign
 
 
 def _dirichlet(counts: np.ndarray, alpha: float, num_clients: int, rng: np.random.Generator) -> Assign:
-    """Each label spreads over clients by its own Dirichlet draw; a point follows its most frequent label."""
-    cumulative = rng.dirichlet(np.full(num_clients, alpha), len(counts)).cumsum(axis=1)  # [p, K]
+    """Each label spreads over clients by its own Dirichlet draw; a point follows its most frequent label.
+
+    Draws for p labels and K clients would fill p · K numbers. They are made again where they are needed, from the same
+    place of the generator.
+    """
+    start = deepcopy(rng)
+    for _ in _draw_shares(rng, len(counts), alpha, num_clients):
+        pass
 
     def assign(split: Split, rng: np.random.Generator) -> list[np.ndarray]:
         leading = np.full(len(split), -1)
@@ -93,16 +104,32 @@ def _dirichlet(counts: np.ndarray, alpha: float, num_clients: int, rng: np.rando
                 leading[row] = own[np.argmax(counts[own])]
         draws = rng.random(len(split))
         owners = rng.integers(0, num_clients, len(split))
-        labelled = leading >= 0
-        reached = (draws[labelled, None] > cumulative[leading[labelled]]).sum(axis=1)
-        owners[labelled] = np.minimum(reached, num_clients - 1)
-        return [np.flatnonzero(owners == client) for client in range(num_clients)]
+        led = _group(leading[leading >= 0], len(counts))
+        labelled = np.flatnonzero(leading >= 0)
+        for label, shares in enumerate(_draw_shares(deepcopy(start), len(counts), alpha, num_clients)):
+            rows = labelled[led[label]]
+            if len(rows):
+                owners[rows] = np.minimum(np.searchsorted(shares.cumsum(), draws[rows]), num_clients - 1)
+        return _group(owners, num_clients)
 
     return assign
 
 
+def _draw_shares(rng: np.random.Generator, num_labels: int, alpha: float, num_clients: int) -> Iterator[np.ndarray]:
+    """Yield, label after label, the share of each client."""
+    weights, size = np.full(num_clients, alpha), max(1, BLOCK_NUMBERS // num_clients)
+    for begin in range(0, num_labels, size):
+        yield from rng.dirichlet(weights, min(size, num_labels - begin))
+
+
 def _deal(rows: np.ndarray, num_clients: int) -> list[np.ndarray]:
     return [np.sort(part) for part in np.array_split(rows, num_clients)]
+
+
+def _group(owners: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the rows of each owner, in their order."""
+    order = np.argsort(owners, kind="stable")
+    return np.split(order, np.searchsorted(owners[order], np.arange(1, count)))
 
 
 def _label_counts(Y: csr_matrix) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import ndtr, ndtri
 
+from fedmlh.config import MAX_SYNTHETIC
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
@@ -87,6 +88,8 @@ def _check_sizes(
 ) -> None:
     if min(num_points, num_test, num_features, num_labels) < 1:
         raise UserError("synthetic data needs at least one training point, test point, feature and label")
+    if max(num_points, num_test, num_features, num_labels) > MAX_SYNTHETIC:
+        raise UserError(f"synthetic data has at most {MAX_SYNTHETIC:,} points, features and labels: ask for fewer")
     if not 1 <= labels_per_point <= num_labels:
         raise UserError(
             f"synthetic data: {labels_per_point:g} labels a point should be 1 to {num_labels:,} (all labels)"

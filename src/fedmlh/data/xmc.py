@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.files import open_bytes, readable
-from fedmlh.data.label_files import name_labels, read_filter, read_labels
+from fedmlh.data.files import GUNZIP, check_unpacked, open_bytes, readable
+from fedmlh.data.label_files import name_labels, number_labels, read_filter, read_labels
 from fedmlh.data.layout import Layout
 from fedmlh.data.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
 from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
@@ -46,9 +46,11 @@ def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[st
         n = header[0]
         grammar = Grammar(header[1], header[2] if len(header) == 3 else MAX_LABELS)
         blocks: list[Rows] = []
-        count, last = 0, first
-        for block in read_blocks(file):
-            blocks.append(parse_block(path, count + 2, block, grammar))
+        packed, held, count, last = path.stat().st_size, 0, 0, first
+        for lineno, block in read_blocks(path, file, 2):
+            blocks.append(parse_block(path, lineno, block, grammar))
+            held += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, held, GUNZIP)
             count, last = count + len(blocks[-1]), block
             if count > n:
                 raise BadLine(path, n + 2, f"the header promises {n:,} points, and here is one more")
@@ -61,11 +63,13 @@ def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, 
     """The points of one file with no header, its features numbered as the file has them."""
     grammar = Grammar(num_labels=num_labels, svmlight=True)
     blocks: list[Rows] = []
-    lineno, last = 1, b"\n"
     with readable(path), open_bytes(path) as file:
-        for block in read_blocks(file):
+        packed, held, last = path.stat().st_size, 0, b"\n"
+        for lineno, block in read_blocks(path, file, 1):
             blocks.append(parse_block(path, lineno, block, grammar))
-            lineno, last = lineno + block.count(b"\n"), block
+            held += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, held, GUNZIP)
+            last = block
     return Rows.join(blocks), note_ending(path, last)
 
 
@@ -109,7 +113,8 @@ def read_xmc(layout: Layout) -> RawFolder:
             f"the test file's {test_d:,} and {test_p:,}"
         )
     check_size(layout.train[0], d, p)
-    return build_folder(layout, train, test, d, name_labels(layout.labels, p), train_notes + test_notes)
+    labels = name_labels(layout, p, len(train.labels) + len(test.labels))
+    return build_folder(layout, train, test, d, labels, train_notes + test_notes)
 
 
 def read_xmc_apart(layout: Layout) -> RawFolder:
@@ -123,7 +128,7 @@ def read_xmc_apart(layout: Layout) -> RawFolder:
             f"the test files' {test_d:,} and {test_p:,}"
         )
     check_size(layout.train[0], d, p)
-    return RawFolder(train, test, name_labels(layout.labels, p), train_notes + test_notes)
+    return RawFolder(train, test, name_labels(layout, p, train.Y.nnz + test.Y.nnz), train_notes + test_notes)
 
 
 def read_part_apart(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
@@ -186,7 +191,7 @@ def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
         shift_features(train, base),
         shift_features(test, base),
         d,
-        labels or Labels.numbered(p),
+        labels or number_labels(layout.folder, p, len(train.labels) + len(test.labels)),
         train_notes + test_notes,
     )
     return replace(folder, first_feature=base)

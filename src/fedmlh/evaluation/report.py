@@ -6,12 +6,13 @@ as frequent: what does not depend on it (precision, recall, nDCG) can be read fr
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from torch import Tensor
 
 from fedmlh.errors import UserError
-from fedmlh.evaluation.metrics import ONE, Metrics, Sums, add_sums, summarize_sums
+from fedmlh.evaluation.metrics import GROUPS, METRICS, ONE, Metrics, Sums, add_sums
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, ReportHeader, pack, unpack
 from fedmlh.federated.task import Seeds, Task
@@ -71,16 +72,18 @@ def write_report(question: QuestionHeader, report: Report) -> bytes:
     return pack(header, json.dumps(vars(report)).encode())
 
 
-def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], max_points: int) -> Report:
-    """The report that answers a question, of at most so many points, or Rejected."""
+def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], max_points: int, rounds: int) -> Report:
+    """The report that answers a question, of at most so many points and rounds, or Rejected."""
     header, payload = unpack(ReportHeader, message, _MAX_REPORT)
     if vars(header) != {name: getattr(question, name) for name in vars(header)}:
         raise Rejected(Reason.ROUND, "the report answers another question")
     try:
         values = json.loads(bytes(payload))
         sums, number = values["sums"], values["round"]
-        if values.keys() != {"sums", "round"} or type(number) is not int or number < 0:
+        if values.keys() != {"sums", "round"} or type(number) is not int:
             raise ValueError("fields of a report")
+        if not (1 <= number <= rounds if question.alone else number == question.round):
+            raise ValueError("a round that nobody asked for")
         _check(sums, ks, max_points)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
@@ -88,12 +91,53 @@ def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], m
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:
+    """Refuse sums that no ranking of so many points can give.
+
+    A site knows no frequencies, so that all labels are in one group and all weigh 1: psp counts hits, and psp_best the
+    most hits that the true labels allow.
+    """
     shape = {name: len(numbers) for name, numbers in Metrics(ks, np.zeros(1, bool), np.ones(1)).sums().items()}
     if {name: len(numbers) for name, numbers in sums.items()} != shape or sums["k"] != list(ks):
         raise ValueError("names or k")
-    add_sums(sums, sums)  # refuses what are not whole numbers
+    add_sums(sums, sums)  # refuses what are not whole numbers from 0
     (points,) = sums["points"]
-    if not 0 < points <= max_points or any(max(numbers) > points * ONE << 24 for numbers in sums.values()):
-        raise ValueError("points, or more of anything than they can give")
-    if not all(value <= 1 for value in summarize_sums(sums)["precision"].values()):
-        raise ValueError("more hits than there can be")
+    if not 0 < points <= max_points:
+        raise ValueError("points")
+    used = [group for group in GROUPS if any(any(sums[f"{metric}_{group}"]) for metric in METRICS)]
+    if len(used) > 1:
+        raise ValueError("groups of labels")
+    group = used[0] if used else GROUPS[0]
+    found = {metric: sums[f"{metric}_{group}"] for metric in METRICS}
+    if any(number % ONE for number in (*found["psp"], *sums["psp_best"])):
+        raise ValueError("weights")
+    hits, best = ([number // ONE for number in numbers] for numbers in (found["psp"], sums["psp_best"]))
+    _check_growth(hits, ks, points)
+    _check_growth(best, ks, points)
+    if found["recall"] != sorted(found["recall"]):
+        raise ValueError("a recall that falls")
+    for place, k in enumerate(ks):
+        _check_place(k, points, hits[place], best[place], {metric: found[metric][place] for metric in METRICS})
+
+
+def _check_growth(numbers: list[int], ks: tuple[int, ...], most: int) -> None:
+    """A number of each k never falls with k, and grows by at most `most` from one k to the next."""
+    for (before, low), (after, high) in pairwise([(0, 0), *zip(ks, numbers, strict=True)]):
+        if not low <= high <= low + (after - before) * most:
+            raise ValueError("more or less than the first k")
+
+
+def _check_place(k: int, points: int, hits: int, best: int, found: dict[str, int]) -> None:
+    """What the sums of one k say of each other; a rounded share of a point is off by less than 1."""
+    precision, paper, recall, ndcg = (found[metric] for metric in ("precision", "precision_paper", "recall", "ndcg"))
+    least = ONE / np.log2(k + 1) / np.sum(1 / np.log2(np.arange(2, k + 2)))  # nDCG of a hit at the last place
+    possible = (
+        hits <= best
+        and abs(precision * k - hits * ONE) <= k * points
+        and precision <= paper <= min(hits, points) * ONE
+        and recall <= paper
+        and hits * least - points <= ndcg <= min(hits, points) * ONE
+        and (min(paper, recall, ndcg) > 0) == (max(paper, recall, ndcg) > 0) == (hits > 0)
+        and (k > 1 or precision == paper == ndcg)
+    )
+    if not possible:
+        raise ValueError("metrics that contradict each other")

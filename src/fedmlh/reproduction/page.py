@@ -1,12 +1,12 @@
 """The report as one HTML file that needs nothing beside it."""
 
 import base64
-import html
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from itertools import groupby
 from string import Template
 
+from fedmlh.display import escape_html
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures.drawing import Figure
 from fedmlh.reproduction.findings import tell_findings
@@ -24,17 +24,17 @@ def render_page(evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table | 
     links = {"Findings": "findings", **dict(reversed(anchors.items())), "Slips": "slips", "How it was made": "made"}
     body = []
     for title, things in parts:
-        body.append(f"<h2>{html.escape(title)}</h2>")
+        body.append(f"<h2>{escape_html(title)}</h2>")
         body += [_table(thing) if isinstance(thing, Table) else _figure(thing) for thing in things]
     return template.substitute(
         title=_TITLE,
-        lead=html.escape(
+        lead=escape_html(
             "Every table, figure and theorem of “Federated Multiple Label Hashing (FedMLH): Communication Efficient "
             "Federated Learning on Extreme Classification Tasks” (Dai et al.), measured again and set beside what the "
             "paper printed."
         ),
         scale=_scale(evidence),
-        contents="".join(f'<a href="#{name}">{html.escape(text)}</a>' for text, name in links.items()),
+        contents="".join(f'<a href="#{name}">{escape_html(text)}</a>' for text, name in links.items()),
         findings=_items(tell_findings(evidence)),
         body="\n".join(body),
         slips=_items(SLIPS),
@@ -43,7 +43,7 @@ def render_page(evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table | 
 
 
 def _items(sentences: Iterable[str]) -> str:
-    return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+    return "".join(f"<li>{escape_html(sentence)}</li>" for sentence in sentences)
 
 
 def _scale(evidence: Evidence) -> str:
@@ -57,7 +57,7 @@ def _scale(evidence: Evidence) -> str:
     rest = [source.name for source in evidence.sources if source.name not in names]
     if names and rest:
         said.append(f"Trained on {', '.join(sorted(names))}; of {', '.join(rest)} only labels and sizes are shown.")
-    return f'<p class="said note">{html.escape(" ".join(said))}</p>'
+    return f'<p class="said note">{escape_html(" ".join(said))}</p>'
 
 
 def _made(evidence: Evidence, command: str) -> str:
@@ -66,11 +66,11 @@ def _made(evidence: Evidence, command: str) -> str:
     hours = sum(found["seconds"] for found in results) / 3600
     missing = evidence.results.missing
     parts = [
-        f"<pre>{html.escape(command)}</pre>",
+        f"<pre>{escape_html(command)}</pre>",
         "<p class='note'>The same command goes on where it was stopped. Beside this page: <code>tables/</code> (CSV "
         "and Markdown), <code>figures/</code> (PNG and SVG), <code>results/</code> (one JSON a measurement).</p>",
         f"<p class='note'>{len(results)} measurements, {hours:.2f} hours of work in all, seeds 0 to "
-        f"{evidence.scale.seeds - 1}, on: {html.escape('; '.join(machines))}.</p>",
+        f"{evidence.scale.seeds - 1}, on: {escape_html('; '.join(machines))}.</p>",
     ]
     if missing:
         parts.append(
@@ -83,35 +83,35 @@ def _figure(figure: Figure) -> str:
     image = f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}"
     width = f'width="{figure.width}" style="min-width: min(36rem, {figure.width}px)"'
     return (
-        f'<section id="{figure.id}"><h3>{html.escape(figure.title)}</h3><figure><div class="scroll" tabindex="0">'
-        f'<img alt="{html.escape(figure.title)}" {width} src="{image}"></div>'
-        f"<figcaption>{html.escape(figure.caption)}</figcaption></figure></section>"
+        f'<section id="{figure.id}"><h3>{escape_html(figure.title)}</h3><figure><div class="scroll" tabindex="0">'
+        f'<img alt="{escape_html(figure.title)}" {width} src="{image}"></div>'
+        f"<figcaption>{escape_html(figure.caption)}</figcaption></figure></section>"
     )
 
 
 def _table(table: Table) -> str:
-    notes = "".join(f'<p class="note">{html.escape(note)}</p>' for note in table.notes)
+    notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in table.notes)
     head, rows = table.head[table.groups :], []
     for group, members in groupby(table.rows, lambda row: row[: table.groups]):
         if table.groups:
-            name = html.escape(", ".join(part for part in group if part))
+            name = escape_html(", ".join(part for part in group if part))
             rows.append(f'<tr class="group"><th colspan="{len(head)}"><span>{name}</span></th></tr>')
         rows += [_row(head, row[table.groups :]) for row in members]
     shown = '<p class="note">Nothing was measured for this table.</p>'
     if rows:
         body = f"<table><thead>{_head(head)}</thead><tbody>{''.join(rows)}</tbody></table>"
         shown = f'<div class="scroll" tabindex="0">{body}</div>'
-    return f'<section id="{table.id}"><h3>{html.escape(table.title)}</h3>{shown}{notes}</section>'
+    return f'<section id="{table.id}"><h3>{escape_html(table.title)}</h3>{shown}{notes}</section>'
 
 
 def _row(head: Row, row: Row) -> str:
-    cells = [f'<th scope="row">{html.escape(row[0])}</th>']
+    cells = [f'<th scope="row">{escape_html(row[0])}</th>']
     previous = ""
     for name, cell in zip(head[1:], row[1:], strict=True):
         group, _, part = name.rpartition(" · ")
         kinds = [part if part in ("ours", "paper", "difference") else "", "first" if group != previous else ""]
         previous = group
-        cells.append(f'<td class="{" ".join(kinds).strip()}">{html.escape(cell)}</td>')
+        cells.append(f'<td class="{" ".join(kinds).strip()}">{escape_html(cell)}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
 
@@ -120,12 +120,12 @@ def _head(head: Row) -> str:
     parts = [name.rpartition(" · ") for name in head]
     above, below = [], []
     for group, members in groupby(parts, lambda part: part[0]):
-        names = [html.escape(name) for *_, name in members]
+        names = [escape_html(name) for *_, name in members]
         if group and len(names) > 1:
-            above.append(f'<th colspan="{len(names)}" class="first">{html.escape(group)}</th>')
+            above.append(f'<th colspan="{len(names)}" class="first">{escape_html(group)}</th>')
             below += [f"<th{' class=first' if number == 0 else ''}>{name}</th>" for number, name in enumerate(names)]
         elif group:
-            above.append(f'<th rowspan="2" class="first">{html.escape(group)}</th>')
+            above.append(f'<th rowspan="2" class="first">{escape_html(group)}</th>')
         else:
             above += [f'<th rowspan="2">{name}</th>' for name in names]
     return f"<tr>{''.join(above)}</tr><tr>{''.join(below)}</tr>"

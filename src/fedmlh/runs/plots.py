@@ -1,12 +1,14 @@
 """Curves of runs: accuracy against rounds and against bytes, as SVG for the report and PNG for everything else."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle
 from typing import Any
 
 import numpy as np
 
+from fedmlh.display import draw_literally
 from fedmlh.runs.comparison import MIB, Groups
 from fedmlh.runs.summary import judged
 
@@ -26,6 +28,8 @@ def draw_curves(groups: Groups, kind: str) -> bytes:
     ks = list(next(iter(groups.values()))[0].summary["precision"])
     figure, axes = pyplot.subplots(2, len(ks), figsize=(3.6 * len(ks), 5.8), squeeze=False, layout="constrained")
     for (name, runs), colour in zip(groups.items(), cycle(_COLOURS), strict=False):
+        # A longer line, or more of them, would leave no room for the curves.
+        label = textwrap.fill(name, 30, max_lines=8, placeholder="…")
         histories = [run.history for run in runs]
         shortest = min(len(history) for history in histories)
         for column, k in enumerate(ks):
@@ -35,7 +39,7 @@ def draw_curves(groups: Groups, kind: str) -> bytes:
                 for xs, ys in zip(x, values, strict=True):
                     axes[row][column].plot(xs, ys, color=colour, alpha=0.35, lw=1)
                 mean_x, mean_y = (np.mean([series[:shortest] for series in many], axis=0) for many in (x, values))
-                axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, label=name)
+                axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, label=label)
     judges = {"test" if "(best round on test)" in name else "validation" for name in groups}
     part = " or ".join(sorted(judges))
     for column, k in enumerate(ks):
@@ -45,6 +49,7 @@ def draw_curves(groups: Groups, kind: str) -> bytes:
             axes[row][column].grid(alpha=0.3)
             axes[row][column].set_ylabel("%" if column == 0 else "")
     axes[0][-1].legend(frameon=False, loc="lower right")
+    draw_literally(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else None)
     pyplot.close(figure)

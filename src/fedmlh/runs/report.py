@@ -1,11 +1,11 @@
 """A report of one or more runs: one self-contained HTML file with the table and the curves."""
 
-import html
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from fedmlh.display import escape_html
 from fedmlh.runs.comparison import Row, compare, group
 from fedmlh.runs.folder import FinishedRun, RunFolder
 from fedmlh.runs.plots import draw_curves
@@ -54,12 +54,12 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str],
         svg, picture = draw_curves(groups, "svg").decode(), draw_curves(groups, "png")
         curves = svg[svg.index("<svg") :]
     page = _PAGE.substitute(
-        title=html.escape(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
+        title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
         table=_table(("", *groups), [(row.name, *row.cells) for row in rows]),
         curves=curves,
         clients=_clients(runs),
-        settings=html.escape(runs[0].config.to_toml()),
+        settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
     )
     write_atomically(target, page.encode())
     if picture is not None:
@@ -69,7 +69,7 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str],
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{escape_html(cell)}</{tag}>" for cell in cells) + "</tr>"
 
     return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
 
@@ -94,7 +94,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             ]
             for client in clients
         ]
-        parts.append(f"<h3>{html.escape(run.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+        parts.append(f"<h3>{escape_html(run.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
     if not parts:
         return ""
     note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."

@@ -63,7 +63,7 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
                 if isinstance(reply, Rejected):
                     raise reply
                 received += len(reply)
-                reports[number] = read_report(reply, questions[number], config.top_k, enrolment.held_out)
+                reports[number] = read_report(reply, questions[number], config.top_k, enrolment.held_out, config.rounds)
             except Rejected as refusal:
                 print(f"fedmlh: no evaluation from site {enrolment.site}: {refusal}", flush=True)
         return reports

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmlh.display import draw_literally
 from fedmlh.errors import UserError
 
 #: Colour-blind safe (Okabe and Ito), the same contestant in the same colour everywhere.
@@ -63,6 +64,7 @@ class Drawing:
         """The figure in both formats."""
         from matplotlib import rc_context
 
+        draw_literally(self.sheet)
         with rc_context(_STYLE):
             vector, raster = io.BytesIO(), io.BytesIO()
             self.sheet.savefig(vector, format="svg", metadata={"Date": None})
