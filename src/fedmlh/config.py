@@ -386,8 +386,8 @@ class Config:
         """Every field with its explanation; loading the text gives an equal config."""
         lines = []
         for entry in dataclasses.fields(self):
-            # JSON's numbers, booleans, arrays and, but for one control character, strings are valid TOML.
-            value = json.dumps(getattr(self, entry.name), ensure_ascii=False).replace("\x7f", "\\u007f")
+            # JSON's numbers, booleans, arrays and, without control characters, strings are valid TOML.
+            value = json.dumps(getattr(self, entry.name), ensure_ascii=False)
             lines += [f"# {entry.metadata['help']}", f"{entry.name} = {value}"]
         return "\n".join(lines) + "\n"
 
