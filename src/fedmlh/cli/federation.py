@@ -1,7 +1,6 @@
 """The commands for real sites."""
 
 import importlib.util
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fedmlh.cli.options import ConfigArgument, FormatOption, RoundsOption, SeedOption, SetOption, configure
-from fedmlh.cli.terminal import console, open_data, print_report, resumable, tell
+from fedmlh.cli.terminal import Terminated, console, open_data, print_report, resumable, tell
 from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
 
@@ -88,7 +87,7 @@ def start(
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
-    with resumable(how), _ended_by_signals(), _watch(federation.agreement.config.rounds) as watch:
+    with resumable(how), _watch(federation.agreement.config.rounds) as watch:
         train(federation, tell, watch, patience=Patience(min_sites, wait))
     with private_files():
         print_report([federation.run.path], federation.run.path / "report.html")
@@ -113,11 +112,10 @@ def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder
     _need_flower()
     from fedmlh.engines.flower.processes import keep_supernode
 
-    with _ended_by_signals():
-        try:
-            keep_supernode(folder, tell)
-        except KeyboardInterrupt:
-            tell("left the federation; the site's folder is as it was: join again at any time")
+    try:
+        keep_supernode(folder, tell)
+    except (KeyboardInterrupt, Terminated):
+        tell("left the federation; the site's folder is as it was: join again at any time")
 
 
 @federation_app.command("status")
@@ -161,7 +159,7 @@ def rehearse(
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites, settings)
     dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
-    with resumable(f"remove {out} to begin anew"), _ended_by_signals(), _watch(chosen.rounds) as watch:
+    with resumable(f"remove {out} to begin again"), _watch(chosen.rounds) as watch:
         train_loopback(federation, tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
     print_report([federation.run.path], out / "report.html")
@@ -210,20 +208,6 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
     quorum = min(config.quorum, most) if chosen else most // 2 + 1
     return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what it started is ended as well."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
