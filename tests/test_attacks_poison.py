@@ -148,8 +148,8 @@ def test_a_first_round_with_an_update_that_stands_out_is_repeated_once_and_says_
     assert [(entry["client"], entry["attempt"]) for entry in report.refused] == [(2, 0)]
     (entry,) = report.clipped
     assert entry["client"] == 2
-    # In the second attempt it counts at twice the usual length.
-    assert entry["factor"] == pytest.approx(2 / 100, rel=0.1)
+    # In the second attempt it counts at three times the usual length.
+    assert entry["factor"] == pytest.approx(3 / 100, rel=0.1)
     assert float((state.model - quiet.model).norm()) < 2 * float((quiet.model - start.model).norm())
 
 

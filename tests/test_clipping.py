@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.clipping import SLACK, Clipping, Lengths, cap_weight, confine
+from fedmlh.federated.clipping import EARLY_SLACK, SLACK, Clipping, Lengths, cap_weight, confine
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.task import Task
 from tiny import TINY
@@ -40,9 +40,10 @@ def test_a_claim_of_many_points_widens_the_bound_twice_at_most() -> None:
 
 def test_later_bounds_follow_the_median_and_forget() -> None:
     rule, recent = clipping(), Lengths()
-    for _ in range(6):
+    for known in range(1, 7):
         recent = rule.remember(recent, {0: 0.2, 1: 0.2, 2: 0.2, 3: 1000.0}, {})
-        assert rule.bounds([5], recent).updates[5] == pytest.approx(SLACK * 0.2)
+        slack = EARLY_SLACK if 4 * known < 8 else SLACK
+        assert rule.bounds([5], recent).updates[5] == pytest.approx(slack * 0.2)
     for _ in range(4):
         recent = rule.remember(recent, dict.fromkeys(range(4), 0.01), {})
     assert rule.bounds([5], recent).updates[5] == pytest.approx(SLACK * 0.01)
@@ -63,7 +64,7 @@ def test_with_a_correction_the_bound_is_wider_and_refuses() -> None:
     assert not corrected.scales
     assert corrected.updates[0] == pytest.approx(4 * plain.updates[0])
     recent = Lengths((0.1,), (0.3,))
-    assert clipping(correction="scaffold").bounds([0], recent).control == pytest.approx(4 * SLACK * 0.3)
+    assert clipping(correction="scaffold").bounds([0], recent).control == pytest.approx(4 * EARLY_SLACK * 0.3)
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -469,7 +469,8 @@ WRONG += " fp32+ fp32+zlib+zlib fp32+gzip int8\n topk-0.00001%"
 def test_a_name_that_is_none_gets_one_sentence(setting, wrong):
     with pytest.raises(UserError) as error:
         Config(**{setting: wrong})
-    assert str(error.value).startswith(f"{setting} is {wrong!a}: say fp32, fp16, ")
+    problem = "it must be text without control characters" if "\n" in wrong else "say fp32, fp16, "
+    assert str(error.value).startswith(f"{setting} is {wrong!r}: {problem}")
     assert "\n" not in str(error.value)
 
 

@@ -69,7 +69,7 @@ def join_cluster(address: str) -> Iterator[None]:
 def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
     """Be connected to a cluster; SIGTERM has the answer that it had before, or that of Ctrl-C if it had none."""
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
-    answer = signal.default_int_handler if before == signal.SIG_DFL else before
+    answer = signal.default_int_handler if before == signal.SIG_DFL else _as_ctrl_c(before)
     came = []
 
     def note(number: int, frame: Any) -> None:
@@ -89,6 +89,22 @@ def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
     finally:
         ray.shutdown()
         _answer_sigterm(before)
+
+
+def _as_ctrl_c(answer: Any) -> Any:
+    """Return an answer to a signal that raises what Ray lets pass: of other exceptions its C++ makes a SystemError."""
+    if not callable(answer):
+        return answer
+
+    def give(number: int, frame: Any) -> None:
+        try:
+            answer(number, frame)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
+            raise KeyboardInterrupt from None
+
+    return give
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from fedmlh.federated.task import Task
 
 #: A step may be this many times as long as the usual one. Honest ones were seen to stay below that.
 SLACK = 2.0
+#: The same while fewer lengths than this are known: the median of a few says less.
+EARLY_SLACK, _FEW = 3.0, 8
 #: Refusing an honest update costs more than scaling it, so the bound is this many times wider where it refuses.
 REFUSAL_SLACK = 4.0
 #: Lengths that tell what is usual: those of three rounds, and at least so many.
@@ -29,13 +31,13 @@ _ROUNDS, _FEWEST = 3, 16
 _MOST_STEPS = 2
 #: A step of Adam changes a value by about the learning rate; this much more is allowed for in the first round.
 _STEP_SLACK = 1.5
-#: The same for a gradient, beside the loss's derivative by the outputs: inputs and layers have length 1 or so.
-_GRADIENT_SLACK = 2.0
+#: The same for a gradient, beside the loss's derivative by the outputs: how long inputs are is not known beforehand.
+_GRADIENT_SLACK = 32.0
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What counted lately: lengths of updates per step, and lengths of the changes of controls that came with them."""
+    """What counted lately: lengths of updates per step, and of the first controls of clients."""
 
     steps: tuple[float, ...] = ()
     controls: tuple[float, ...] = ()
@@ -85,7 +87,10 @@ class Clipping:
         return {client: times[client] for client in sorted(times) if times[client] > 1}
 
     def remember(self, recent: Lengths, updates: Mapping[int, float], controls: Mapping[int, float]) -> Lengths:
-        """Return what counts as recent after a round with updates and changes of controls of these lengths."""
+        """Return what counts as recent after a round with updates of these lengths, and first controls of these.
+
+        Later changes of a control are no measure: they are differences, and much shorter than a first control.
+        """
         most = max(_FEWEST, _ROUNDS * self.task.config.clients_per_round)
         steps = [updates[client] / self.steps[client] for client in sorted(updates)]
         changes = [controls[client] for client in sorted(controls)]
@@ -95,7 +100,7 @@ class Clipping:
 def _usual(recent: tuple[float, ...], first: float) -> float:
     """Return a multiple of the median, or what holds in the first round if there is none or nothing moved."""
     usual = median_low(recent) if recent else 0.0
-    return SLACK * usual if usual > 0 else first
+    return (EARLY_SLACK if len(recent) < _FEW else SLACK) * usual if usual > 0 else first
 
 
 def _gradient_length(task: Task) -> float:

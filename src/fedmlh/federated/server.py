@@ -256,7 +256,8 @@ class Server:
                 tally.add(*part)
             del part  # or it would lie there until the next has come whole
         report.close(tally, len(self.shared))
-        lengths = self.clipping.remember(state.lengths, tally.lengths, tally.control_lengths)
+        first = {client: length for client, length in tally.control_lengths.items() if client not in state.accepted}
+        lengths = self.clipping.remember(state.lengths, tally.lengths, first)
         if len(tally.losses) < config.quorum:
             return self._forget(state, report.log[-1])
         if not state.lengths.steps and not last:
