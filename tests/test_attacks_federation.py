@@ -533,8 +533,9 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
                 liar.send(reply)
             with pytest.raises(httpx.HTTPStatusError, match="413"):
                 liar.push(large, next(iter(large.chunks)), "")
-        rounds = federation.run.path / "metrics.jsonl"
-        wait_for(lambda: rounds.exists() and rounds.read_bytes().count(b"\n") >= 1, start)
+        # Written after the metrics of each round.
+        log_file = federation.run.path / "participation.jsonl"
+        wait_for(lambda: log_file.exists() and b'"accepted": [0]' in log_file.read_bytes(), start)
         growth = {process: peak(process) - before[process] for process in before}
         model = 4 * federation.agreement.task.stack.num_parameters
         assert growth[app] < 3 * model + 100 * 2**20
