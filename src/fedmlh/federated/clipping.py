@@ -19,7 +19,7 @@ from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.task import Task
 
-#: A step may be this many times as long as the usual one. Honest ones were seen to stay below that.
+#: A step may be this many times as long as the usual one. Nearly all honest ones stay below that.
 SLACK = 2.0
 #: The same while fewer lengths than this are known: the median of a few says less.
 EARLY_SLACK, _FEW = 3.0, 8
