@@ -329,6 +329,44 @@ def test_slots_of_no_symbol_and_loose_ends_are_refused():
         decode(memoryview(b"\1\0"), contexts[:0])
 
 
+def by_hand(numbers, rest, padding=0):
+    """A message of one value: the numbers that describe its table, in gamma code, and what follows."""
+    digits = "".join("0" * (n.bit_length() - 1) + "1" + f"{n:b}"[:0:-1] for n in numbers)
+    table = int(digits[::-1], 2) | padding << len(digits)
+    body = table.to_bytes(-(-len(digits) // 8), "little") + rest
+    return memoryview(bytes([len(body)]) + body)
+
+
+def test_tables_that_no_encoder_writes_are_refused():
+    contexts, zero = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+    # One context, one symbol, which is 0 and has the weight 1.
+    good, state = [1, 1, 1, 2], encode(zero, contexts)[-4:]
+    assert by_hand(good, state) == encode(zero, contexts)
+    for numbers, match in [
+        ([2, 1, 1, 2], "cannot be"),  # for two contexts
+        ([1, 1, 481, 2], "cannot be"),  # symbol 480
+        ([1, 2, 240, 241, 2, 1], "cannot be"),
+        ([1, 1, 1, 1], "cannot be"),  # weight 0
+        ([1, 1, 1, 3], "cannot be"),
+        ([1, 1, 1, 112], "cannot be"),
+        ([1, 1, 512, 2], "cut off or too large"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            decode(by_hand(numbers, state), contexts)
+    with pytest.raises(ValueError, match="cut off or too large"):
+        decode(by_hand([1, 1, 1], b""), contexts)
+    # The last number lacks its lowest bits.
+    with pytest.raises(ValueError, match="cut off or too large"):
+        decode(memoryview(b"\1\x47"), contexts)
+    with pytest.raises(ValueError, match="after the last"):
+        decode(by_hand(good, state, padding=1), contexts)
+    with pytest.raises(ValueError, match="states that are cut off"):
+        decode(by_hand(good, state[:3]), contexts)
+    # A state that asks for a word, of which there is only half.
+    with pytest.raises(ValueError, match="words that are cut off"):
+        decode(by_hand(good, (2**16).to_bytes(4, "little") + b"\0"), contexts)
+
+
 def test_a_claim_of_many_values_costs_no_memory():
     payload = encode(*geometric(3000, 6))
     contexts = np.zeros(most_values(len(payload)) + 1, np.uint8)
