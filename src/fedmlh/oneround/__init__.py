@@ -1,0 +1,1 @@
+"""Training in one round: sums that add up over clients, and a linear solution."""

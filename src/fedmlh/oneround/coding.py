@@ -1,0 +1,173 @@
+"""Code whole numbers without loss, close to their entropy, each under a context that both sides know.
+
+A number is a symbol and raw bits: a number below 16 is its own symbol, a larger one has a symbol for its octave and the
+three bits below the leading one. Symbols are coded by rANS (Duda 2009) in lanes that advance together, value i in lane
+i mod L. Raw bits are packed as they are. Only integers are used, so that all machines write the same bytes.
+
+A message is: the length of the rest (LEB128), the tables of frequencies, the lanes' states (32 bits each), their words
+(16 bits each), the raw bits. Bits fill bytes from the lowest one, and bytes are little-endian.
+"""
+
+import numpy as np
+
+from fedmlh.oneround.bits import pack, unpack
+from fedmlh.oneround.frequencies import (
+    NUM_SYMBOLS,
+    SCALE,
+    SCALE_BITS,
+    Model,
+    make_model,
+    make_tables,
+    read_tables,
+    write_tables,
+)
+
+#: States are at least this between two steps, and where they start.
+_LOW = 1 << 16
+#: A lane costs up to 4 bytes, a step of all lanes about 20 microseconds.
+_VALUES_PER_LANE = 4096
+
+#: The first number of each symbol, and how many raw bits follow it.
+_FIRSTS = np.array([*range(16), *((8 + step) << octave for octave in range(1, 59) for step in range(8))], np.int64)
+_WIDTHS = np.array([*[0] * 16, *(octave for octave in range(1, 59) for _ in range(8))], np.uint8)
+#: Cells per context in an array of all symbols.
+_ROW = NUM_SYMBOLS + 1
+
+
+def most_values(num_bytes: int) -> int:
+    """Return the most values that encode() writes into a message of this length.
+
+    Let the potential be 16 bits per word written and the sum of log2 of the states. A step takes a state x, or x / 2^16
+    if it writes a word, to at least (4 · 16/15 + 1 − 1/15360) / 5 = 1.0533 times as much, since x // frequency is at
+    least 4 then. So each value adds log2 of it, 0.0749 bits, and the message has more than 16 bits per lane besides.
+    """
+    return 107 * num_bytes
+
+
+def encode(values: np.ndarray, contexts: np.ndarray) -> bytes:
+    """Encode whole numbers from 0 below 2^62, each under the context (0..255, uint8) that both sides know."""
+    _check_contexts(contexts)
+    if values.shape != contexts.shape or values.dtype.kind not in "iu":
+        raise ValueError("values must be whole numbers, one per context")
+    if not values.size:
+        return _leb128(0)
+    values = values.astype(np.int64, copy=False)
+    if values.min() < 0 or values.max() >= 1 << 62:
+        raise ValueError("values must be from 0 below 2^62")
+    symbols = np.searchsorted(_FIRSTS, values, side="right") - 1
+    cells = contexts.astype(np.int64) * _ROW + symbols
+    counts = np.bincount(cells, minlength=256 * _ROW).reshape(256, _ROW)
+    present = np.flatnonzero(counts.any(axis=1))
+    tables = make_tables(counts[present])
+    model = make_model(tables, present)
+    entry_of = np.zeros((len(tables), _ROW), np.uint32)
+    entry_of[model.starts >> SCALE_BITS, model.symbols] = np.arange(len(model.symbols))
+    entries = entry_of[model.table_of].reshape(-1)[cells]
+    wide = np.flatnonzero(_WIDTHS[symbols])
+    raw = pack(values[wide] - _FIRSTS[symbols[wide]], _WIDTHS[symbols[wide]])
+    body = b"".join([write_tables(tables), _write_lanes(model, entries), raw])
+    return _leb128(len(body)) + body
+
+
+def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memoryview]:
+    """Return the values (int64), one per context, and the bytes that follow.
+
+    Bytes that encode() never writes are a ValueError. Memory is bounded by a multiple of the contexts and the payload.
+    """
+    _check_contexts(contexts)
+    body, rest = _own_part(payload)
+    if len(contexts) > most_values(len(body)):
+        raise ValueError(f"{len(body)} bytes cannot hold {len(contexts)} values")
+    if not contexts.size:
+        if body:
+            raise ValueError("bytes for no values")
+        return np.zeros(0, np.int64), rest
+    present = np.flatnonzero(np.bincount(contexts, minlength=256))
+    tables, body = read_tables(body, len(present))
+    model = make_model(tables, present)
+    entries, body = _read_lanes(model, model.table_of[contexts], body)
+    symbols = model.symbols[entries]
+    if symbols.max() == NUM_SYMBOLS:
+        raise ValueError("a symbol that is in no table")
+    values = _FIRSTS[symbols]
+    wide = np.flatnonzero(_WIDTHS[symbols])
+    values[wide] += unpack(body, _WIDTHS[symbols[wide]])
+    return values, rest
+
+
+def _check_contexts(contexts: np.ndarray) -> None:
+    if contexts.dtype != np.uint8 or contexts.ndim != 1:
+        raise ValueError("contexts must be a vector of uint8")
+
+
+def _leb128(number: int) -> bytes:
+    digits = [number >> shift & 127 for shift in range(0, max(1, number.bit_length()), 7)]
+    return bytes([*(digit | 128 for digit in digits[:-1]), digits[-1]])
+
+
+def _own_part(payload: memoryview) -> tuple[memoryview, memoryview]:
+    length = 0
+    for index, byte in enumerate(payload[:9]):
+        length |= (byte & 127) << 7 * index
+        if byte < 128:
+            start = index + 1
+            if length > len(payload) - start or (index and not byte):
+                break
+            return payload[start : start + length], payload[start + length :]
+    raise ValueError("a length that is cut off or too large")
+
+
+# Lanes of rANS.
+
+
+def _num_lanes(num_values: int) -> int:
+    return 1 + num_values // _VALUES_PER_LANE
+
+
+def _write_lanes(model: Model, entries: np.ndarray) -> bytes:
+    num_lanes = _num_lanes(len(entries))
+    frequencies = model.frequencies[entries]
+    starts = (model.starts & SCALE - 1)[entries]
+    states = np.full(num_lanes, _LOW, np.uint32)
+    words = []
+    # From the last value to the first, since a decoder undoes the latest step first.
+    for first in reversed(range(0, len(entries), num_lanes)):
+        frequency = frequencies[first : first + num_lanes]
+        state = states[: len(frequency)]
+        full = state >= frequency << 32 - SCALE_BITS
+        words.append(state[full].astype("<u2"))
+        state >>= full.astype(np.uint32) << 4
+        whole, part = np.divmod(state, frequency)
+        state[:] = (whole << SCALE_BITS) + part + starts[first : first + num_lanes]
+    return b"".join([states.astype("<u4").tobytes(), *(word.tobytes() for word in reversed(words))])
+
+
+def _read_lanes(model: Model, tables: np.ndarray, body: memoryview) -> tuple[np.ndarray, memoryview]:
+    num_lanes = _num_lanes(len(tables))
+    if len(body) < 4 * num_lanes:
+        raise ValueError("states that are cut off")
+    states = np.frombuffer(body[: 4 * num_lanes], "<u4").astype(np.uint32)
+    body = body[4 * num_lanes :]
+    words = np.frombuffer(body[: len(body) // 2 * 2], "<u2").astype(np.uint32)
+    # From here on every state is at least _LOW after a step, whatever the words are.
+    if states.min() < _LOW:
+        raise ValueError("a state that is too small")
+    entries = np.empty(len(tables), np.uint32)
+    taken = 0
+    for first in range(0, len(tables), num_lanes):
+        table = tables[first : first + num_lanes]
+        state = states[: len(table)]
+        slot = (table << SCALE_BITS) + (state & SCALE - 1)
+        entry = np.searchsorted(model.starts, slot, side="right") - 1
+        entries[first : first + num_lanes] = entry
+        state >>= SCALE_BITS
+        state *= model.frequencies[entry]
+        state += slot - model.starts[entry]
+        short = np.flatnonzero(state < _LOW)
+        if len(short) > len(words) - taken:
+            raise ValueError("words that are cut off")
+        state[short] = state[short] << 16 | words[taken : taken + len(short)]
+        taken += len(short)
+    if np.any(states != _LOW):
+        raise ValueError("states that do not end where they started")
+    return entries, body[2 * taken :]
