@@ -3,6 +3,7 @@
 import hashlib
 import tracemalloc
 from itertools import accumulate
+from math import isqrt
 
 import numpy as np
 import pytest
@@ -12,6 +13,11 @@ from hypothesis import strategies as st
 from fedmlh.oneround.coding import decode, encode, most_values
 
 MOST = 2**62 - 1
+
+
+def lanes(num_values):
+    """How many lanes a message has."""
+    return 1 + max(isqrt(num_values) // 8, num_values // 1024)
 
 
 def split(value):
@@ -37,7 +43,7 @@ def plain_decode(payload, contexts):
             tables[context] = list(zip(symbols, slots_of(weights), strict=True))
         present = present[sharing:]
 
-    at, num_lanes = used + -(-head.taken // 8), 1 + len(contexts) // 4096 if contexts else 0
+    at, num_lanes = used + -(-head.taken // 8), lanes(len(contexts)) if contexts else 0
     states = [int.from_bytes(payload[at + 4 * lane : at + 4 * lane + 4], "little") for lane in range(num_lanes)]
     at += 4 * num_lanes
     decoded = []
@@ -164,7 +170,7 @@ def test_any_numbers_come_back_and_the_bytes_that_follow_stay(message):
     round_trip([value for value, _ in message], [context for _, context in message])
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 4095, 4096, 4097, 8191, 8192, 50_001])
+@pytest.mark.parametrize("length", [0, 1, 2, 15, 16, 17, 1023, 1024, 16_384, 65_537, 300_001])
 def test_any_number_of_lanes_comes_back(length):
     round_trip(*geometric(length, 5))
 
@@ -219,7 +225,7 @@ def test_the_bytes_of_a_message_never_change():
     index = np.arange(30_000)
     values = (index * index * 2654435761 % 2**32) >> index % 29
     payload = encode(values, (index * 7 % 23).astype(np.uint8))
-    assert hashlib.sha256(payload).hexdigest() == "99af02ab23fab15d9b54e7eb39f78dead7a3510c4e8260b947ffd96c11ef1812"
+    assert hashlib.sha256(payload).hexdigest() == "2c1453f86cb85cf2bd018c2298da7120ac54f4ca7e4a3a99bae59ef60587a662"
 
 
 # In how many bytes.
@@ -232,11 +238,11 @@ def test_a_large_message_is_within_one_per_cent_of_its_entropy():
 
 def test_a_small_message_pays_some_tens_of_bytes():
     values, contexts = geometric(300, 4)
-    assert len(encode(values, contexts)) < entropy(values, contexts) + 60
+    assert len(encode(values, contexts)) < entropy(values, contexts) + 70
     rng = np.random.default_rng(2)
     values, contexts = rng.geometric(0.3, 300) - 1, rng.integers(0, 100, 300).astype(np.uint8)
     # A hundred contexts with little to say: as short as if there were one.
-    assert len(encode(values, contexts)) < entropy(values, np.zeros(300, np.uint8)) + 30
+    assert len(encode(values, contexts)) < entropy(values, np.zeros(300, np.uint8)) + 40
 
 
 def test_contexts_share_a_table_only_where_that_is_shorter():
@@ -252,7 +258,7 @@ def test_contexts_share_a_table_only_where_that_is_shorter():
 def test_no_message_holds_more_values_than_is_said(length):
     for value in (0, 5, 16):
         payload = round_trip([value] * length, np.zeros(length))
-        assert len(payload) * 80 * 8 < length * (8 + 80 * split(value)[1]) + 80 * 8 * 20
+        assert len(payload) * 80 * 8 < length * (8 + 80 * split(value)[1]) + 80 * 8 * (20 + 4 * lanes(length))
 
 
 # Bytes from outside.

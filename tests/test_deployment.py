@@ -362,7 +362,7 @@ def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: 
     answer = answer_question(site, message)
     report = read_report(answer, question, BASE.top_k, 3, BASE.rounds)
     nobody = LabelCounts(np.zeros(len(CATALOGUE), np.int64), 1)
-    evaluator = Evaluator(task, seeds, federation.agreement.labels, nobody, CPU)
+    evaluator = Evaluator.of_task(task, seeds, federation.agreement.labels, nobody, CPU)
     expected = evaluator.evaluate(model, evaluator.prepare(site.points.held_out))
     assert summarize_sums(report.sums) == expected
     assert report.round == 3

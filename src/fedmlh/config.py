@@ -60,7 +60,10 @@ class Config:
     """A complete, re-runnable description of a run. Names follow the paper."""
 
     name: str = option("custom", "what this set-up is called in tables and folder names")
-    algorithm: Literal["fedmlh", "fedavg"] = option("fedmlh", "fedavg is fedmlh with the identity label map")
+    algorithm: Literal["fedmlh", "fedavg", "one-round"] = option(
+        "fedmlh",
+        "fedavg is fedmlh with the identity label map; one-round: a linear model from sums that clients send once",
+    )
     seed: int = option(0, "every random choice of the run follows from it", at_least=0, at_most=2**63 - 1)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU where there is one")
     gpu_precision: Literal["tf32", "fp32"] = option("tf32", "matrix products on a GPU; tf32 rounds their inputs")
@@ -161,6 +164,23 @@ class Config:
     feature_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (101), or a list")
     normalize: bool = option(False, "scale each point's (hashed) features to length 1")
 
+    point_bits: int = option(5, "one-round: points are rounded to multiples of 2^-b", at_least=4, at_most=12)
+    feature_slots: int = option(
+        0,
+        "one-round: most slots for features, rare ones share; 0: as many as their pairs and weights leave room for",
+        at_least=0,
+        at_most=2**17,
+    )
+    ridge: float = option(0.0, "one-round: λ of the ridge; 0: chosen on validation", at_least=0, at_most=1e9)
+    count_power: float = option(
+        -1.0,
+        "one-round: scores are divided by the label's count to this power, for the sake of rare labels; -1: chosen on "
+        "validation",
+        at_least=-1,
+        at_most=1,
+    )
+    model_mib: float = option(64.0, "one-round: the largest model to keep", at_least=0.01, at_most=2**20)
+
     hidden_sizes: tuple[int, ...] = option(
         (150, 150), "widths of the hidden layers", at_least=1, at_most=2**20, count=32
     )
@@ -257,6 +277,8 @@ class Config:
                 f"server_optimizer '{self.server_optimizer}' divides by what may be 0: set server_tau above 0"
             )
         self._check_drift()
+        if self.algorithm == "one-round":
+            self._check_one_round()
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -282,6 +304,14 @@ class Config:
         if self.label_map == "identity" or self.algorithm == "fedavg":
             what = "algorithm 'fedavg'" if self.algorithm == "fedavg" else "label_map 'identity'"
             raise UserError(f"{what} has an output for each label of one list, so label_key must be 'id'")
+
+    def _check_one_round(self) -> None:
+        if -1 < self.count_power < 0:
+            raise UserError(f"count_power is {self.count_power:g}: it must be -1, which has it chosen, or from 0 to 1")
+        if self.selection == "paper":
+            raise UserError("algorithm 'one-round' chooses λ on validation: use selection 'validation'")
+        if self.shared_fraction > 0:
+            raise UserError("algorithm 'one-round' shares no points: set shared_fraction=0")
 
     def _check_drift(self) -> None:
         """What holds clients together is worse than nothing where its premises do not hold."""
@@ -329,6 +359,8 @@ class Config:
     @property
     def num_feature_maps(self) -> int:
         """How many feature maps the tables use: none, one for all, or R."""
+        if self.algorithm == "one-round":
+            return 1  # of the features that share slots
         if self.feature_map == "none":
             return 0
         per_table = self.feature_map == "per-table" and self.algorithm == "fedmlh"

@@ -24,6 +24,8 @@ _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 _LARGE = 8 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
 FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
+#: Of the linear model of one round: columns for which a solution is affordable, and tables where labels are more.
+_MOST_OUTPUTS, _ONE_ROUND_TABLES = 50_000, 8
 #: Of a budget, what surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -33,6 +35,8 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     """The config with its sizes filled in where they are to be chosen, and a line a choice that says why."""
     if config.sizes == "given":
         return config, []
+    if config.algorithm == "one-round":
+        return _choose_outputs(config, num_labels)
     budget = int(config.budget_mib * 2**20) or default_budget(num_labels)
     reasons = [
         f"model of at most {budget / 2**20:.2f} MiB ("
@@ -78,6 +82,16 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
         **start,
     )
     return chosen, reasons
+
+
+def _choose_outputs(config: Config, num_labels: int) -> tuple[Config, list[str]]:
+    """One output per label for the linear model of one round, or tables of buckets where labels are too many."""
+    config = config.replace(sizes="given", budget_mib=0.0)
+    if config.label_map == "identity" or (config.label_key == "id" and num_labels <= _MOST_OUTPUTS):
+        return config.replace(label_map="identity"), [f"{num_labels:,} outputs, one per label"]
+    buckets = min(num_labels, _MOST_OUTPUTS // _ONE_ROUND_TABLES)
+    chosen = config.replace(num_tables=_ONE_ROUND_TABLES, num_buckets=buckets)
+    return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {num_labels:,} labels"]
 
 
 def default_budget(num_labels: int) -> int:

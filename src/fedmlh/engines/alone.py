@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-
 from fedmlh.engines.local import LocalClients, make_trainer
 from fedmlh.engines.loop import Judge, run_rounds
 from fedmlh.federated.client import Client
@@ -29,7 +27,6 @@ def train_alone(task: Task, number: int, make_client: Callable[[Task], Client], 
     """The same initial model, as many rounds at most, nothing that is there for the sake of others."""
     single = replace(task, config=task.config.replace(**ALONE))
     client = make_client(single)
-    device: torch.device = judge.evaluator.device
-    server = Server(single, {number: len(client)}, device)
-    trainer = make_trainer(single, {number: client}, server.seeds, device)
+    server = Server(single, {number: len(client)}, client.device)
+    trainer = make_trainer(single, {number: client}, server.seeds, client.device)
     return run_rounds(server, LocalClients({number: client}, 1, trainer), judge)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -41,7 +41,8 @@ class LocalClients:
     All at once is for a GPU: `trainer` then trains everyone who was sampled together.
     """
 
-    def __init__(self, clients: Mapping[int, Client], workers: int, trainer: Trainer | None = None) -> None:
+    def __init__(self, clients: Mapping[int, Any], workers: int, trainer: Trainer | None = None) -> None:
+        """Take clients by number: those of federated.client, or for one round those of oneround.exchange."""
         self.clients = clients
         self.workers = workers
         self.trainer = trainer
@@ -123,10 +124,14 @@ def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device
 def live_in_process(population: Population, workers: int | None = None) -> Iterator[LocalClients]:
     """All clients here, one thread a worker."""
     keep_large_blocks()
+    count = workers or os.cpu_count() or 1
+    if population.answers_once:
+        yield LocalClients({number: population.respondent(number) for number in population.shards}, count)
+        return
     clients = {number: population.client(number) for number in population.shards}
     # All now, not each when it is first sampled: what stays would lie between what a round needs, and memory would grow
     # with every new client.
     for client in clients.values():
         client.prepare(population.seeds)
     trainer = make_trainer(population.task, clients, population.seeds, population.device)
-    yield LocalClients(clients, workers or os.cpu_count() or 1, trainer)
+    yield LocalClients(clients, count, trainer)

@@ -95,10 +95,7 @@ def conduct(
     folder.open(task.config)
     for problem in problems:
         tell(problem)
-    for note in dataset.notes[:_MOST_NOTES]:
-        tell(f"of the data: {note}")
-    if len(dataset.notes) > _MOST_NOTES:
-        tell(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
+    tell_notes(dataset, tell)
 
     def write(progress: Progress) -> None:
         folder.write_metrics(progress.history)
@@ -121,6 +118,14 @@ def conduct(
     save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
     folder.write_summary(summary)
     return Run(summary, folder.path)
+
+
+def tell_notes(dataset: Dataset, tell: Tell) -> None:
+    """Say what reading the data gave cause to say."""
+    for note in dataset.notes[:_MOST_NOTES]:
+        tell(f"of the data: {note}")
+    if len(dataset.notes) > _MOST_NOTES:
+        tell(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
 
 
 def run_rounds(

@@ -12,6 +12,7 @@ from fedmlh.engines.loop import Clients
 from fedmlh.federated.client import Client
 from fedmlh.federated.sharing import add_points
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.oneround.exchange import Respondent
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,15 @@ class Population:
     def points(self, number: int) -> tuple[csr_matrix, csr_matrix]:
         """What a client trains on: its own points, and after them the shared ones."""
         return add_points(self.shards[number].X, self.shards[number].Y, self.shared)
+
+    @property
+    def answers_once(self) -> bool:
+        """Whether clients send sums over their points instead of training rounds."""
+        return self.task.config.algorithm == "one-round"
+
+    def respondent(self, number: int) -> Respondent:
+        """One of them that sends sums."""
+        return Respondent(self.task, number, *self.points(number), self.labels)
 
     def client(self, number: int, task: Task | None = None) -> Client:
         """One of them, in the common task or another."""

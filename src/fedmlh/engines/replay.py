@@ -8,6 +8,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.engines.loop import Run, Tell, Watch, ignore
+from fedmlh.engines.once import Post
 from fedmlh.engines.population import Population
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
@@ -30,14 +31,14 @@ class ReplayedClients:
         """What the clients keep."""
         return self.local.memories
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, bytes | Rejected]]:
+    def exchange(self, sampled: Sequence[int], outbox: Outbox | Post) -> Iterator[tuple[int, bytes | Rejected]]:
         """What the log says of this attempt."""
-        expected = outbox.tally.expected
-        line = self.log.get((expected.round, expected.attempt))
+        number, attempt = outbox.place
+        line = self.log.get((number, attempt))
         if line is None or list(line.sampled) != list(sampled):
             raise UserError(
-                f"round {expected.round}, attempt {expected.attempt} is not as the log says, which was made with other "
-                f"settings or other data (--data)"
+                f"round {number}, attempt {attempt} is not as the log says, which was made with other settings or "
+                f"other data (--data)"
             )
         yield from self.local.exchange(line.accepted, outbox)
         for client in sampled:

@@ -4,16 +4,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
 from fedmlh.engines.alone import train_alone
+from fedmlh.engines.device import pick_device
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore
+from fedmlh.engines.once import run_once
 from fedmlh.engines.population import Engine, Population
-from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.server import Server
@@ -37,6 +36,8 @@ def run(
     tell: Tell = ignore,
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    if config.algorithm == "one-round":
+        return run_once(config, dataset, out, engine=engine, resume=resume, workers=workers, watch=watch, tell=tell)
     config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
     for reason in reasons:
         tell(reason)
@@ -61,7 +62,7 @@ def run(
         server = Server(task, examples, device, shared)
         population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
         with engine(population, workers) as clients:
-            evaluator = Evaluator(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
+            evaluator = Evaluator.of_task(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
             test = evaluator.prepare(dataset.test)
             judge = Judge.appoint(config, evaluator, division.validation, test)
 
@@ -76,14 +77,6 @@ def run(
                 return {"clients": rows, **points}
 
             return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; auto takes a GPU where there is one."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise UserError("device is 'cuda', but torch finds no GPU here: use --device cpu")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
 def _compare_clients(

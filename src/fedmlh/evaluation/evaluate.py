@@ -1,13 +1,14 @@
 """How good a model is on a set of points, by every metric, in batches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
-from torch import Tensor
 
+from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities, summarize_sums
 from fedmlh.federated.task import Seeds, Task
@@ -41,46 +42,74 @@ class LabelCounts:
         return cls(np.bincount(split.Y.indices, minlength=split.Y.shape[1]), len(split))
 
 
-class Evaluator:
-    """Measures models of one task; label frequencies and propensities come from training points."""
+class Features(Protocol):
+    """What makes raw features what a model sees."""
 
-    def __init__(
-        self, task: Task, seeds: Seeds, labels: Labels, frequencies: LabelCounts, device: torch.device
-    ) -> None:
-        config, counts, points = task.config, frequencies.counts, frequencies.points
+    def apply(self, X: csr_matrix) -> tuple[csr_matrix, ...]:
+        """Return one matrix per map."""
+
+
+class Ranks(Protocol):
+    """What ranks labels with models of one kind."""
+
+    def rank(
+        self, model: Any, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield rows, labels [n, k] and scores [n, k] of one batch after another."""
+
+
+class Evaluator:
+    """Measures models of one kind; label frequencies and propensities come from training points."""
+
+    def __init__(self, config: Config, frequencies: LabelCounts, feature_map: Features, ranker: Ranks) -> None:
+        counts, points = frequencies.counts, frequencies.points
         self.ks = config.top_k
         self.frequent = frequent_labels(counts, points, config.frequent_threshold)
         self.inverse_propensity = inverse_propensities(counts, points, config.propensity_a, config.propensity_b)
-        self.feature_map = task.feature_map(seeds)
+        self.feature_map = feature_map
+        self.ranker = ranker
+
+    @classmethod
+    def of_task(
+        cls, task: Task, seeds: Seeds, labels: Labels, frequencies: LabelCounts, device: torch.device
+    ) -> "Evaluator":
+        """Make one for the networks of a task."""
         buckets = torch.from_numpy(task.label_map(seeds, labels.keys).buckets).to(device)
-        self.ranker = Ranker(task.stack, buckets, config.loss, config.decoding)
-        self.device = device
+        ranker = Ranker(task.stack, buckets, task.config.loss, task.config.decoding)
+        return cls(task.config, frequencies, task.feature_map(seeds), ranker)
 
     def prepare(self, split: Split) -> Prepared:
         """Hash the features of a split, once."""
         return Prepared(self.feature_map.apply(split.X), split.Y, split.excluded)
 
-    def evaluate(self, model: Tensor, points: Prepared) -> Values:
+    def evaluate(self, model: Any, points: Prepared) -> Values:
         """Every metric of a model on these points."""
         return summarize_sums(self.measure(model, points))
 
-    def measure(self, model: Tensor, points: Prepared) -> Sums:
+    def measure(self, model: Any, points: Prepared) -> Sums:
         """The same as sums, which may be added to those of other points."""
-        metrics = Metrics(self.ks, self.frequent, self.inverse_propensity)
-        for rows, labels, _ in self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded):
+        metrics = self.metrics()
+        for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
         return metrics.sums()
 
-    def evaluate_parts(self, model: Tensor, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
+    def evaluate_parts(self, model: Any, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """The same for parts of the points, given by their rows; every point is ranked once."""
-        ranked = self.ranker.rank(model.to(self.device), points.features, max(self.ks), points.excluded)
-        labels = np.concatenate([labels for _, labels, _ in ranked])
+        ranked = self.ranker.rank(model, points.features, max(self.ks), points.excluded)
+        return self.judge_parts(np.concatenate([labels for _, labels, _ in ranked]), points.Y, parts)
+
+    def judge_parts(self, labels: np.ndarray, Y: csr_matrix, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
+        """Every metric of labels that were ranked already, for parts of the points, given by their rows.  # [n, k]"""
         values = {}
         for part, rows in parts.items():
-            metrics = Metrics(self.ks, self.frequent, self.inverse_propensity)
-            metrics.add(labels[rows], points.Y[rows])
+            metrics = self.metrics()
+            metrics.add(labels[rows], Y[rows])
             values[part] = metrics.values()
         return values
+
+    def metrics(self) -> Metrics:
+        """Return metrics of no points yet."""
+        return Metrics(self.ks, self.frequent, self.inverse_propensity)
 
 
 def selection_score(values: Values, metric: str = "precision") -> float:

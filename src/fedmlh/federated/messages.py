@@ -122,16 +122,46 @@ class ReportHeader:
     alone: int
 
 
-Header = TypeVar("Header", BroadcastHeader, UpdateHeader, QuestionHeader, ReportHeader)
+@dataclass(frozen=True)
+class RequestHeader:
+    """Server to client: which sums over its points the client is asked for, or the result of all."""
+
+    run: str
+    config: str
+    client: int
+    part: str
+    #: Names what the sums depend on; empty for what depends on nothing.
+    terms: str
+    seed: int
+    label_seeds: list[int]
+    feature_seeds: list[int]
+
+
+@dataclass(frozen=True)
+class StatisticsHeader:
+    """Client to server: the sums that were asked for."""
+
+    run: str
+    config: str
+    client: int
+    part: str
+    terms: str
+    examples: int
+
+
+Header = TypeVar("Header", BroadcastHeader, UpdateHeader, QuestionHeader, ReportHeader, RequestHeader, StatisticsHeader)
+AnyHeader = BroadcastHeader | UpdateHeader | QuestionHeader | ReportHeader | RequestHeader | StatisticsHeader
 _KINDS: dict[type, str] = {
     BroadcastHeader: "broadcast",
     UpdateHeader: "update",
     QuestionHeader: "question",
     ReportHeader: "report",
+    RequestHeader: "request",
+    StatisticsHeader: "statistics",
 }
 
 
-def pack(header: BroadcastHeader | UpdateHeader | QuestionHeader | ReportHeader, payload: bytes | memoryview) -> bytes:
+def pack(header: AnyHeader, payload: bytes | memoryview) -> bytes:
     """The message as it travels."""
     head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))

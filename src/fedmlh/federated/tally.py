@@ -114,6 +114,11 @@ class Outbox:
         #: Header and payload for a client; clients that are sent the same share one payload.
         self.write = write
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Round and attempt."""
+        return self.tally.expected.round, self.tally.expected.attempt
+
     def __call__(self, client: int) -> bytes:
         """The message for a client, which counts as sent."""
         return self.tally.send(*self.write(client))

@@ -26,6 +26,11 @@ AGREED = (
     "learning_rate learning_rate_decay prox_mu correction shared_fraction"
 ).split()
 
+#: The same for algorithm one-round.
+AGREED_ONCE = (
+    "algorithm label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction"
+).split()
+
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
 MAX_PARAMETERS = 2**34
 
@@ -53,7 +58,7 @@ class Task:
                 f"num_buckets is {self.config.num_buckets:,}, more than the {self.num_labels:,} labels of the data: "
                 f"choose a smaller num_buckets, or algorithm fedavg"
             )
-        if self.stack.num_parameters > MAX_PARAMETERS:
+        if self.config.algorithm != "one-round" and self.stack.num_parameters > MAX_PARAMETERS:
             raise UserError(
                 f"these sizes make a model of {self.stack.num_parameters:,} parameters, more than any machine here "
                 f"can hold: use smaller hidden_sizes, feature_dim or num_buckets"
@@ -64,14 +69,25 @@ class Task:
         """Whether every label has a bucket of its own, as in FedAvg."""
         return self.config.algorithm == "fedavg" or self.config.label_map == "identity"
 
+    @property
+    def num_tables(self) -> int:
+        """R; tables in which every label has a bucket of its own differ in networks only."""
+        alike = self.config.algorithm == "one-round" and self.identity
+        return 1 if self.config.algorithm == "fedavg" or alike else self.config.num_tables
+
+    @property
+    def num_outputs(self) -> int:
+        """B, or p where every label has a bucket of its own."""
+        return self.num_labels if self.identity else self.config.num_buckets
+
     @cached_property
     def stack(self) -> Stack:
-        """The shape of the model that is trained and sent."""
+        """The shape of the networks that are trained and sent."""
         return Stack(
-            num_tables=1 if self.config.algorithm == "fedavg" else self.config.num_tables,
+            num_tables=self.num_tables,
             num_inputs=self.config.feature_dim if self.config.num_feature_maps else self.num_features,
             hidden=self.config.hidden_sizes,
-            num_outputs=self.num_labels if self.identity else self.config.num_buckets,
+            num_outputs=self.num_outputs,
         )
 
     def initial(self, seed: int) -> Tensor:
@@ -92,15 +108,16 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """Names this agreement; a message made under another one is refused."""
-        agreed = {name: getattr(self.config, name) for name in AGREED} | {"training": TRAINING}
-        sizes = {"num_features": self.num_features, "num_outputs": self.stack.num_outputs}
+        names = AGREED_ONCE if self.config.algorithm == "one-round" else AGREED
+        agreed = {name: getattr(self.config, name) for name in names} | {"training": TRAINING}
+        sizes = {"num_features": self.num_features, "num_outputs": self.num_outputs}
         if self.config.label_key == "id":  # by name, sites may know different labels
             sizes["num_labels"] = self.num_labels
         return hashlib.sha256(json.dumps(agreed | sizes, sort_keys=True).encode()).hexdigest()[:32]
 
     def draw_seeds(self) -> Seeds:
         """The server's choice of hash functions: as given, or drawn from the run's seed."""
-        labels = _choose(self.config.label_seeds, self.stack.num_tables, 0, self.config.seed, "label hash")
+        labels = _choose(self.config.label_seeds, self.num_tables, 0, self.config.seed, "label hash")
         features = _choose(
             self.config.feature_seeds, self.config.num_feature_maps, 101, self.config.seed, "feature hash"
         )
@@ -108,7 +125,7 @@ class Task:
 
     def accepts(self, seeds: Seeds) -> bool:
         """Whether seeds from outside name as many hash functions as the task has."""
-        counts = (len(seeds.labels), len(seeds.features)) == (self.stack.num_tables, self.config.num_feature_maps)
+        counts = (len(seeds.labels), len(seeds.features)) == (self.num_tables, self.config.num_feature_maps)
         return counts and all(type(seed) is int and 0 <= seed < 2**32 for seed in (*seeds.labels, *seeds.features))
 
     def label_map(self, seeds: Seeds, keys: Sequence[str]) -> LabelMap:

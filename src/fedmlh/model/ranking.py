@@ -43,21 +43,27 @@ class Ranker:
         self, model: Tensor, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
-        layers = self.stack.views(model)
-        num_points, num_labels = features[0].shape[0], self.buckets.shape[1]
+        layers = self.stack.views(model.to(self.buckets.device))
+        num_points = features[0].shape[0]
         size = self._batch_size()
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
             logits = forward_sparse(layers, tuple(x[rows] for x in features))
             scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
             scores = scores.exp() if self.decoding == "probs" else scores
-            hidden = None if excluded is None else excluded[rows]
-            # With pairs to leave out, rank so many more that k are left for every point.
-            more = 0 if hidden is None or hidden.nnz == 0 else int(np.diff(hidden.indptr).max())
-            labels, values = self._decoder(scores, k + more)
-            if more and hidden is not None:
-                labels, values = _drop(labels, values, hidden, num_labels)
-            yield rows, _padded(labels, k, -1), _padded(values, k, -np.inf)
+            yield rows, *best_labels(self._decoder, scores, k, None if excluded is None else excluded[rows])
+
+
+def best_labels(
+    decoder: Decoder, scores: Tensor, k: int, excluded: csr_matrix | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels [n, k] and their scores [n, k] from bucket scores [R, n, B]; label -1 where there are fewer than k."""
+    # With pairs to leave out, rank so many more that k are left for every point.
+    more = 0 if excluded is None or excluded.nnz == 0 else int(np.diff(excluded.indptr).max())
+    labels, values = decoder(scores, k + more)
+    if more and excluded is not None:
+        labels, values = _drop(labels, values, excluded, decoder.buckets.shape[1])
+    return _padded(labels, k, -1), _padded(values, k, -np.inf)
 
 
 def _drop(

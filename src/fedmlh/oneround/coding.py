@@ -8,6 +8,8 @@ A message is: the length of the rest (LEB128), the tables of frequencies, the la
 (16 bits each), the raw bits. Bits fill bytes from the lowest one, and bytes are little-endian.
 """
 
+from math import isqrt
+
 import numpy as np
 
 from fedmlh.oneround.bits import pack, unpack
@@ -24,8 +26,9 @@ from fedmlh.oneround.frequencies import (
 
 #: States are at least this between two steps, and where they start.
 _LOW = 1 << 16
-#: A lane costs up to 4 bytes, a step of all lanes about 20 microseconds.
-_VALUES_PER_LANE = 4096
+#: A lane costs up to 4 bytes, a step of all lanes about 20 microseconds: few values take few lanes, and many values
+#: no more than so many steps.
+_MOST_STEPS = 1024
 
 #: The first number of each symbol, and how many raw bits follow it.
 _FIRSTS = np.array([*range(16), *((8 + step) << octave for octave in range(1, 59) for step in range(8))], np.int64)
@@ -121,7 +124,7 @@ def _own_part(payload: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def _num_lanes(num_values: int) -> int:
-    return 1 + num_values // _VALUES_PER_LANE
+    return 1 + max(isqrt(num_values) // 8, num_values // _MOST_STEPS)
 
 
 def _write_lanes(model: Model, entries: np.ndarray) -> bytes:

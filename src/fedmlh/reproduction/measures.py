@@ -19,9 +19,10 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import divide
 from fedmlh.data.partition import fit_partition
 from fedmlh.data.statistics import describe
+from fedmlh.engines.device import pick_device
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.population import Population
-from fedmlh.engines.simulation import pick_device, run
+from fedmlh.engines.simulation import run
 from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import Server

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fedmlh.engines.simulation import pick_device
+from fedmlh.engines.device import pick_device
 from fedmlh.errors import UserError
 from fedmlh.reproduction.measures import measure
 from fedmlh.reproduction.plan import Job

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
 from fedmlh.model.losses import LOSSES
-from fedmlh.model.ranking import Ranker
 from fedmlh.serving.bundle import Bundle, load_bundle
 
 
@@ -32,11 +31,8 @@ class Model:
 
     def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
         self.bundle = bundle
-        self._weights = bundle.weights.to(device)
-        self._features = bundle.task.feature_map(bundle.seeds)
-        buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets).to(device)
-        config = bundle.task.config
-        self._ranker = Ranker(bundle.task.stack, buckets, config.loss, config.decoding)
+        self._features, self._ranker = bundle.make_tools(device)
+        self._weights = bundle.weights.to(device) if isinstance(bundle.weights, Tensor) else bundle.weights
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Model":
@@ -53,7 +49,12 @@ class Model:
     @property
     def score_meaning(self) -> str:
         """What a score says, in one sentence."""
-        tables = self.bundle.task.stack.num_tables
+        tables = self.bundle.task.num_tables
+        if self.bundle.terms is not None:
+            what = (
+                "answer for the label" if self.bundle.task.identity else f"mean answer for the label's {tables} buckets"
+            )
+            return f"score: the linear model's {what}, made larger for rare labels; higher is likelier"
         names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
         config = self.bundle.task.config
         what = names[config.decoding]
@@ -105,7 +106,7 @@ class Model:
                 f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
             )
         counts = LabelCounts.of(dataset.train)
-        evaluator = Evaluator(bundle.task, bundle.seeds, dataset.labels, counts, self._weights.device)
+        evaluator = Evaluator(bundle.task.config, counts, self._features, self._ranker)
         return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
 
     def _vectorize(self, texts: Any) -> Any:

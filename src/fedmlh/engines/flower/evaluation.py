@@ -27,7 +27,7 @@ def answer_question(site: Site, message: bytes) -> bytes:
     if len(site.points.held_out) == 0:
         raise Rejected(Reason.EXAMPLES, "this site holds no points out")
     none_frequent = LabelCounts(np.zeros(len(agreement.labels), np.int64), 1)
-    evaluator = Evaluator(task, seeds, agreement.labels, none_frequent, CPU)
+    evaluator = Evaluator.of_task(task, seeds, agreement.labels, none_frequent, CPU)
     points, number = evaluator.prepare(site.points.held_out), header.round
     if model is None:
         train, labels = site.points.train, site.points.labels

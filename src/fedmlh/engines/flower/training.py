@@ -3,10 +3,10 @@
 from flwr.serverapp import Grid
 
 from fedmlh.deployment.federation import Federation
+from fedmlh.engines.device import pick_device
 from fedmlh.engines.flower.evaluation import compare_sites
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.loop import Judge, conduct
-from fedmlh.engines.simulation import pick_device
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 
@@ -23,7 +23,7 @@ def train(federation: Federation, grid: Grid) -> None:
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
     server = Server(agreement.task, examples, device)
-    evaluator = Evaluator(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
+    evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
     test = evaluator.prepare(yardstick.dataset.test)
     judge = Judge.appoint(config, evaluator, yardstick.dataset.train, test)
     sites = GridSites(grid, nodes, deadline=config.deadline, quorum=config.quorum)

@@ -1,0 +1,42 @@
+"""How many slots the features get: as many as the pairs of slots and the weights leave room for."""
+
+import numpy as np
+
+from fedmlh.oneround.points import OWN_SHARE
+
+#: Weights of the solution, slots times outputs: 1 GiB in single precision.
+MOST_WEIGHTS = 2**28
+#: Pairs of slots that occur together: some 40 MiB of summed statistics.
+MOST_PAIRS = 2**25
+#: Slots are not counted one by one.
+_STEP = 64
+#: Groups of slots of about the same frequency by which pairs are estimated.
+_GROUPS = 512
+
+
+def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> int:
+    """Return the number of slots for features of these document frequencies; 0: one per feature that occurs."""
+    falling = -np.sort(-frequencies[frequencies > 0])
+    occurring = len(falling)
+    most = min(occurring, MOST_WEIGHTS // num_outputs - 1)
+    if most == occurring and estimate_pairs(falling, num_points, occurring) <= MOST_PAIRS:
+        return 0
+    low, high = 1, max(1, most // _STEP)
+    while low < high:  # the largest number of steps whose pairs have room
+        middle = (low + high + 1) // 2
+        fits = estimate_pairs(falling, num_points, _STEP * middle) <= MOST_PAIRS
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return min(occurring, _STEP * low)
+
+
+def estimate_pairs(falling: np.ndarray, num_points: int, slots: int) -> float:
+    """Estimate how many pairs of slots occur together, were they independent; features by falling frequency."""
+    own = falling[:slots]
+    if slots < len(falling):
+        own = falling[: slots * OWN_SHARE[0] // OWN_SHARE[1]]
+        shared = slots - len(own)
+        own = np.append(own, np.full(shared, min(num_points, falling[len(own) :].sum() / shared)))
+    groups = np.array_split(own, min(_GROUPS, len(own)))
+    often, sizes = np.array([group.mean() for group in groups]), np.array([len(group) for group in groups])
+    together = -np.expm1(-np.outer(often, often) / num_points)
+    return float(sizes @ together @ sizes) / 2

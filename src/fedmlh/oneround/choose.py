@@ -1,0 +1,119 @@
+"""λ and the power of counts, chosen on points that the sums do not contain.
+
+The scores of n points are Xᵀ (G + λI)⁻¹ C. Solved from the left they cost n columns, not one per label.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fedmlh.model.decoder import Decoder
+from fedmlh.model.ranking import best_labels
+from fedmlh.oneround.solve import Solver, System
+from fedmlh.oneround.sums import Sums
+
+#: In the order of size; points have length 1, so that λ means the same for all data.
+RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_FIRST = 1.0
+POWERS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+#: Scores that are held at once.
+_BATCH_NUMBERS = 1 << 25
+
+#: Labels [n, k] that were ranked for the points -> how good that is; more is better.
+Judge = Callable[[np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sums of many points as a linear problem: what a slot has to say of each output."""
+
+    sums: Sums
+    bits: int
+    cross: csr_matrix  # float64 [1 + s, R·B]: Σ x yᵀ in buckets, of points of length 1
+    counts: np.ndarray  # [R·B] how often each output occurs, at least 1
+
+    @classmethod
+    def of(cls, sums: Sums, bits: int, spread: csr_matrix | None) -> "Problem":
+        """Put labels into buckets, unless they are already, or each has its own."""
+        cross = sums.cross if spread is None else sums.cross @ spread
+        counts = np.asarray(cross[0].toarray()[0]) >> bits
+        return cls(sums, bits, csr_matrix(cross.astype(np.float64) / 2.0**bits), np.maximum(counts, 1))
+
+    def system(self, ridge: float) -> System:
+        """Return G + λI."""
+        return System.of(self.sums, self.bits, ridge)
+
+    def weigh(self, power: float) -> np.ndarray:
+        """Return what the scores of each output are multiplied by.  # [R·B]"""
+        return np.asarray(self.counts.astype(np.float64) ** -power, np.float32)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and what it gave."""
+
+    ridge: float
+    power: float
+    score: float
+    labels: np.ndarray  # [n, k] for the points that decided
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Points by which λ and the power are judged."""
+
+    problem: Problem
+    X: csr_matrix  # float64 [n, 1 + s]
+    excluded: csr_matrix | None
+    decoder: Decoder
+    k: int
+    judge: Judge
+    device: torch.device
+
+    def choose(self, ridges: tuple[float, ...] = RIDGES, powers: tuple[float, ...] = POWERS) -> Choice:
+        """Climb from λ = 1 as long as a neighbour is better; every power is tried with each λ."""
+        place = ridges.index(_FIRST) if _FIRST in ridges else 0
+        found = {place: self.try_ridge(ridges[place], powers)}
+        while True:
+            best = max(found, key=lambda place: found[place].score)
+            for neighbour in (best + 1, best - 1):
+                if 0 <= neighbour < len(ridges) and neighbour not in found:
+                    found[neighbour] = self.try_ridge(ridges[neighbour], powers)
+                    break
+            else:
+                return found[best]
+
+    def try_ridge(self, ridge: float, powers: tuple[float, ...]) -> Choice:
+        """Return the best power for one λ."""
+        ranked: dict[float, list[np.ndarray]] = {power: [] for power in powers}
+        for rows, scores in self.score(ridge):
+            excluded = None if self.excluded is None else self.excluded[rows]
+            for power in powers:
+                weighed = scores * torch.from_numpy(self.problem.weigh(power))
+                ranked[power].append(best_labels(self.decoder, fold(weighed, self.decoder), self.k, excluded)[0])
+        choices = []
+        for power, parts in ranked.items():
+            labels = np.concatenate(parts)
+            choices.append(Choice(ridge, power, self.judge(labels), labels))
+        return max(choices, key=lambda choice: choice.score)
+
+    def score(self, ridge: float) -> Iterator[tuple[slice, Tensor]]:
+        """Yield rows and what their points have of each output.  # [n, R·B]"""
+        num_points, num_outputs = self.X.shape[0], self.problem.cross.shape[1]
+        solver = Solver(self.problem.system(ridge), num_points, self.device, exact=False)
+        outward = csr_matrix(self.problem.cross.T.astype(np.float32))
+        size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
+        for begin in range(0, num_points, size):
+            rows = slice(begin, min(begin + size, num_points))
+            solved = solver(torch.from_numpy(self.X[rows].toarray().T.copy()))
+            yield rows, torch.from_numpy((outward @ solved.float().cpu().numpy()).T.copy())
+
+
+def fold(scores: Tensor, decoder: Decoder) -> Tensor:
+    """Return the outputs of all tables, which stand side by side, table by table.  # [n, R·B] -> [R, n, B]"""
+    tables = decoder.buckets.shape[0]
+    return scores.reshape(len(scores), tables, -1).transpose(0, 1)

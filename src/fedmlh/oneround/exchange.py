@@ -1,0 +1,221 @@
+"""Who says what in one round: the server asks for counts, then for sums under the terms that the counts gave."""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Labels
+from fedmlh.federated.client import Memory
+from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.hashing.labels import LabelMap
+from fedmlh.oneround.points import Slots, most_square, round_points
+from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
+
+#: What a client can be asked for.
+COUNTS, SUMS = "counts", "sums"
+_COUNTED = struct.Struct("<Q")
+_TERMS = struct.Struct("<QIB")
+#: The most bytes of a number in a message, with all that surrounds it, and of a message.
+_BYTES_PER_NUMBER, _MOST_BYTES = 16, 2**31
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many points there are, and how many of them have each feature."""
+
+    points: int
+    frequencies: np.ndarray  # int64 [d]
+
+    @classmethod
+    def of(cls, X: csr_matrix) -> "Counts":
+        """Count points.  # [n, d]"""
+        return cls(int(X.shape[0]), np.bincount(X.indices, minlength=X.shape[1]))
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Return the counts of the points of both."""
+        return Counts(self.points + other.points, self.frequencies + other.frequencies)
+
+    def encode(self) -> bytes:
+        """Return the payload of a message."""
+        return _COUNTED.pack(self.points) + encode_sparse(self.frequencies)
+
+    @classmethod
+    def decode(cls, payload: memoryview, num_features: int) -> "Counts":
+        """Return the counts of a payload; ValueError where no points have such counts."""
+        if len(payload) < _COUNTED.size:
+            raise ValueError("it has no head")
+        (points,) = _COUNTED.unpack_from(payload)
+        frequencies, rest = decode_sparse(payload[_COUNTED.size :], num_features)
+        if len(rest) or points >= 2**40 or frequencies.max(initial=0) > points:
+            raise ValueError("a feature has more points than there are, or bytes follow")
+        return cls(points, frequencies)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is frozen once the counts are known: they, how many slots there are, and whether rarity weighs."""
+
+    counts: Counts
+    limit: int  # 0: a slot per feature
+    weigh: bool
+
+    def slots(self, seeds: Seeds) -> Slots:
+        """Return where each feature goes."""
+        frequencies, points = self.counts.frequencies, self.counts.points
+        return Slots.fit(frequencies, points, self.limit, seeds.features[0], weigh=self.weigh)
+
+    def encode(self) -> bytes:
+        """Return the payload of a message."""
+        return _TERMS.pack(self.counts.points, self.limit, self.weigh) + self.counts.encode()[_COUNTED.size :]
+
+    @classmethod
+    def decode(cls, payload: memoryview, num_features: int) -> "Terms":
+        """Return the terms of a payload; ValueError where it holds none."""
+        if len(payload) < _TERMS.size:
+            raise ValueError("it has no head")
+        points, limit, weigh = _TERMS.unpack_from(payload)
+        if weigh > 1:
+            raise ValueError("rarity either weighs or does not")
+        return cls(
+            Counts.decode(memoryview(_COUNTED.pack(points) + payload[_TERMS.size :]), num_features), limit, weigh == 1
+        )
+
+
+def name_terms(payload: bytes | memoryview) -> str:
+    """Return a name for the terms that a request carries; none for a request that carries none."""
+    return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""
+
+
+def spread(label_map: LabelMap) -> csr_matrix:
+    """Return the matrix that turns labels into the buckets of all tables, side by side.  # [p, R·B]"""
+    tables, labels = label_map.buckets.shape
+    columns = (label_map.buckets + np.arange(tables)[:, None] * label_map.num_buckets).T.ravel()
+    starts = np.arange(labels + 1) * tables
+    return csr_matrix(
+        (np.ones(len(columns), np.int64), columns, starts), shape=(labels, tables * label_map.num_buckets)
+    )
+
+
+def asks_for_buckets(task: Task) -> bool:
+    """Say whether clients hash their labels themselves: they must where they know labels by name only."""
+    return task.config.label_key == "name"
+
+
+class Respondent:
+    """A client of one round: answers requests with sums over its points."""
+
+    def __init__(self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels) -> None:
+        self.task = task
+        self.number = number
+        self.X, self.Y, self.labels = X, Y, labels
+
+    def answer(self, request: bytes, memory: Memory) -> tuple[bytes, Memory]:
+        """Return the statistics that a request asks for; nothing is kept between requests."""
+        return self.reply(request), memory
+
+    def reply(self, request: bytes) -> bytes:
+        """Return the statistics that a request asks for."""
+        most = _TERMS.size + _BYTES_PER_NUMBER * self.task.num_features
+        header, payload = unpack(RequestHeader, request, most)
+        if header.client != self.number:
+            raise Rejected(Reason.CLIENT, f"a request for client {header.client}")
+        if header.config != self.task.fingerprint:
+            raise Rejected(Reason.CONFIG, "the server works under other terms")
+        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+        if not self.task.accepts(seeds):
+            raise Rejected(Reason.RANGE, "seeds that name no hash functions of this task")
+        if header.part == COUNTS:
+            answer = Counts.of(self.X).encode()
+        elif header.part == SUMS:
+            try:
+                terms = Terms.decode(payload, self.task.num_features)
+            except ValueError as problem:
+                raise Rejected(Reason.MALFORMED, str(problem)) from None
+            answer = encode_sums(self.sum(terms, seeds), self.task.config.point_bits)
+        else:
+            raise Rejected(Reason.MALFORMED, "a request for something unknown")
+        reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), len(self))
+        return pack(reply, answer)
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def sum(self, terms: Terms, seeds: Seeds) -> Sums:
+        """Add up the client's points under these terms."""
+        X = round_points(terms.slots(seeds).apply(self.X), self.task.config.point_bits)
+        Y = self.Y
+        if asks_for_buckets(self.task):
+            Y = Y @ spread(self.task.label_map(seeds, self.labels.keys))
+        return Sums.of(X, Y)
+
+
+class Desk:
+    """The server's side: writes requests, and lets no statistics in that no points have."""
+
+    def __init__(self, task: Task, max_examples: Mapping[int, int]) -> None:
+        self.task = task
+        self.max_examples = max_examples
+        self.seeds = task.draw_seeds()
+        self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of what clients send."""
+        return self.task.num_tables * self.task.num_outputs if asks_for_buckets(self.task) else self.task.num_labels
+
+    def request(self, part: str, client: int, payload: bytes) -> bytes:
+        """Return the message that asks a client for one part."""
+        seeds = self.seeds
+        names = (self.run, self.task.fingerprint, client, part, name_terms(payload))
+        return pack(RequestHeader(*names, seeds.run, list(seeds.labels), list(seeds.features)), payload)
+
+    def read_counts(self, client: int, message: bytes) -> Counts:
+        """Return the counts of a client, or Rejected."""
+        payload, examples = self._open(COUNTS, client, message, _BYTES_PER_NUMBER * (self.task.num_features + 1))
+        try:
+            counts = Counts.decode(payload, self.task.num_features)
+        except ValueError as problem:
+            raise Rejected(Reason.MALFORMED, str(problem)) from None
+        if counts.points != examples:
+            raise Rejected(Reason.EXAMPLES, f"{counts.points:,} points counted, {examples:,} claimed")
+        return counts
+
+    def read_sums(self, client: int, message: bytes, terms: Terms, num_slots: int) -> Sums:
+        """Return the sums of a client under these terms, or Rejected."""
+        bits, most = self.task.config.point_bits, 1
+        if asks_for_buckets(self.task):
+            most = max(1, self.task.num_labels)
+        payload, examples = self._open(SUMS, client, message, self.most_bytes(client, num_slots), terms.encode())
+        try:
+            return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most)
+        except ValueError as problem:
+            raise Rejected(Reason.MALFORMED, str(problem)) from None
+
+    def most_bytes(self, client: int, num_slots: int) -> int:
+        """Return the bytes of the largest sums that the points of a client can have."""
+        points = self.max_examples[client]
+        used = min(num_slots, most_square(self.task.config.point_bits))  # slots of one point
+        pairs = min(num_slots**2 // 2, points * used**2 // 2)
+        crossed = min(num_slots * self.num_outputs, points * used * self.num_outputs)
+        numbers = pairs + crossed + 20 * num_slots + self.num_outputs + 1
+        return min(_MOST_BYTES, _BYTES_PER_NUMBER * numbers)
+
+    def _open(self, part: str, client: int, message: bytes, most: int, terms: bytes = b"") -> tuple[memoryview, int]:
+        header, payload = unpack(StatisticsHeader, message, most)
+        if header.run != self.run:
+            raise Rejected(Reason.RUN, "statistics of another run")
+        if (header.config, header.terms) != (self.task.fingerprint, name_terms(terms)):
+            raise Rejected(Reason.CONFIG, "statistics under other terms")
+        if header.client != client or client not in self.max_examples:
+            raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")
+        if header.part != part:
+            raise Rejected(Reason.ROUND, f"'{header.part:.16}' where '{part}' was asked for")
+        if not 0 < header.examples <= self.max_examples[client]:
+            raise Rejected(Reason.EXAMPLES, f"{header.examples:,} of at most {self.max_examples[client]:,} points")
+        return payload, header.examples

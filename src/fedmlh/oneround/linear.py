@@ -1,0 +1,110 @@
+"""The model of one round: a row of weights per slot, the small ones left out, the others in eight bits."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+#: Levels of a weight: -127 … 127 times the scale of its row.
+_LEVELS = 127
+#: Columns by which the size of a weight that is worth keeping is judged before all columns are known.
+_SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Weights [1 + s, m], row by row: those that were kept, as levels of the row's scale."""
+
+    starts: np.ndarray  # int64 [2 + s]
+    columns: np.ndarray  # uint16 or uint32, rising within a row
+    levels: np.ndarray  # int8
+    scales: np.ndarray  # float32 [1 + s]
+    num_outputs: int  # m
+
+    @cached_property
+    def weights(self) -> csr_matrix:
+        """The weights as numbers.  # [1 + s, m]"""
+        rows = np.repeat(np.arange(len(self.scales)), np.diff(self.starts))
+        values = self.levels.astype(np.float32) * self.scales[rows]
+        shape = (len(self.scales), self.num_outputs)
+        return csr_matrix((values, self.columns.astype(np.int32), self.starts), shape=shape)
+
+    def score(self, X: csr_matrix) -> Tensor:
+        """Return what each point has of each output.  # [n, 1 + s] -> [n, m]"""
+        return torch.from_numpy((X @ self.weights).toarray())
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays."""
+        return self.starts.nbytes + self.columns.nbytes + self.levels.nbytes + self.scales.nbytes
+
+    @property
+    def sound(self) -> bool:
+        """Whether the arrays fit each other, as those from a file may not."""
+        rising = np.diff(self.columns.astype(np.int64)) > 0
+        rising[self.starts[1:-1][(self.starts[1:-1] > 0) & (self.starts[1:-1] < len(self.levels))] - 1] = True
+        return (
+            self.starts.dtype == np.int64
+            and self.levels.dtype == np.int8
+            and self.scales.dtype == np.float32
+            and self.columns.dtype == index_type(self.num_outputs)
+            and self.starts.shape == (len(self.scales) + 1,)
+            and self.columns.shape == self.levels.shape == (self.starts[-1],)
+            and self.starts[0] == 0
+            and bool((np.diff(self.starts) >= 0).all())
+            and bool(rising.all())
+            and int(self.columns.max(initial=0)) < self.num_outputs
+            and bool(np.isfinite(self.scales).all())
+            and bool((self.scales >= 0).all())
+        )
+
+
+def index_type(num_outputs: int) -> type[np.unsignedinteger]:
+    """Return the type that numbers so many outputs."""
+    return np.uint16 if num_outputs <= 2**16 else np.uint32
+
+
+def compress(
+    solve: Callable[[np.ndarray], np.ndarray], blocks: Iterator[np.ndarray], usage: np.ndarray, sizes: tuple[int, int]
+) -> Linear:
+    """Solve for all outputs, block by block, and keep of all weights the `most` that matter most.
+
+    `solve` returns the weights of some outputs [1 + s, k]. What a weight matters is its square times how much its slot
+    is used [1 + s]: what leaving it out adds to the squared error where slots do not go together. sizes: m, most.
+    """
+    num_outputs, most = sizes
+    relevance = np.sqrt(usage).astype(np.float32)[:, None]
+    cells = len(usage) * num_outputs
+    few = np.unique(np.linspace(0, num_outputs - 1, min(_SAMPLE, num_outputs)).astype(np.int64))
+    least = 0.0
+    if most < cells:
+        sample = np.abs(solve(few) * relevance)
+        # Some more than there is room for: the exact bound is found among those that were kept.
+        least = float(np.quantile(sample, max(0.0, 1 - 1.1 * most / cells)))
+    rows, columns, values = [], [], []
+    for block in blocks:
+        weights = solve(block).astype(np.float32)
+        row, column = np.nonzero((np.abs(weights * relevance) >= least) & (weights != 0))
+        rows.append(row.astype(np.int32))
+        columns.append(block[column].astype(index_type(num_outputs)))
+        values.append(weights[row, column])
+    row, column, value = (np.concatenate(parts) for parts in (rows, columns, values))
+    if len(value) > most:
+        matters = np.abs(value) * relevance[row, 0]
+        kept = np.sort(np.argpartition(-matters, most)[:most])
+        row, column, value = row[kept], column[kept], value[kept]
+    order = np.argsort(row, kind="stable")
+    row, column, value = row[order], column[order], value[order]
+    scales = np.zeros(len(usage), np.float32)
+    np.maximum.at(scales, row, np.abs(value))
+    scales /= _LEVELS
+    levels = np.rint(value / np.where(scales > 0, scales, 1)[row]).astype(np.int8)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(usage)))])
+    return Linear(starts, column, levels, scales, num_outputs)

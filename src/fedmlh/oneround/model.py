@@ -1,0 +1,46 @@
+"""A trained model of one round at work, and on disk."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fedmlh.model.decoder import Decoder
+from fedmlh.model.ranking import best_labels
+from fedmlh.oneround.choose import fold
+from fedmlh.oneround.linear import Linear
+from fedmlh.oneround.points import Slots, add_one
+
+_BATCH_NUMBERS = 1 << 24
+_LARGEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class SlotFeatures:
+    """Raw features to what the linear model sees: slots of points of length 1, and the 1 in front."""
+
+    slots: Slots
+
+    def apply(self, X: csr_matrix) -> tuple[csr_matrix, ...]:
+        """Return the one matrix.  # [n, d] -> [n, 1 + s]"""
+        return (csr_matrix(add_one(self.slots.apply(X), 1.0), dtype=np.float32),)
+
+
+class LinearRanker:
+    """Ranks labels for points with linear models over one label map."""
+
+    def __init__(self, buckets: Tensor, num_buckets: int) -> None:
+        self._decoder = Decoder(buckets, num_buckets)  # [R, p]
+
+    def rank(
+        self, model: Linear, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
+        (X,) = features
+        size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // model.num_outputs))
+        for begin in range(0, X.shape[0], size):
+            rows = slice(begin, min(begin + size, X.shape[0]))
+            scores = fold(model.score(X[rows]), self._decoder)
+            yield rows, *best_labels(self._decoder, scores, k, None if excluded is None else excluded[rows])

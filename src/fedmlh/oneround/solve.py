@@ -1,0 +1,192 @@
+"""The linear solution W = (G + λI)⁻¹ C by a factorisation or by conjugate gradients, to a residual that is checked."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix, diags_array, triu
+from torch import Tensor
+
+from fedmlh.errors import UserError
+from fedmlh.oneround.sums import Sums
+
+#: The largest residual of a column, relative to its right-hand side, in double precision.
+RESIDUAL = 1e-5
+#: So many slots can be factorised in double precision in seconds; more take single precision and corrections.
+_MOST_DOUBLE = 12_000
+#: Corrections, and steps of conjugate gradients for each, before the numbers must be hopeless.
+_MOST_CORRECTIONS, _MOST_STEPS = 10, 200
+#: How far conjugate gradients go in single precision before the residual is taken anew.
+_INNER = 1e-3
+#: Slots whose own block conjugate gradients are preconditioned with: those that make the sums ill-conditioned.
+_HEAD = 4_000
+#: Operations per second of a factorisation and of sparse products, and steps, as far as the choice needs them.
+_DENSE_RATE, _SPARSE_RATE, _EXPECTED_STEPS = 1e11, 1.5e9, 12
+
+
+class NotPositive(Exception):
+    """Sums that no points have: some direction has a negative square."""
+
+
+@dataclass(frozen=True)
+class System:
+    """G + λI in double precision, sparse as the sums are."""
+
+    matrix: csr_matrix  # float64 [1 + s, 1 + s]
+
+    @classmethod
+    def of(cls, sums: Sums, bits: int, ridge: float) -> "System":
+        """Scale the sums back to points of length 1 and add λ to the diagonal."""
+        upper = sums.gram.astype(np.float64) / 4.0**bits
+        mirrored = upper + triu(upper, k=1).T
+        return cls(csr_matrix(mirrored + ridge * diags_array(np.ones(upper.shape[0]))))
+
+    @property
+    def size(self) -> int:
+        """1 + s."""
+        return int(self.matrix.shape[0])
+
+    def dense(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the matrix with all its zeros."""
+        kind = np.float64 if dtype == torch.float64 else np.float32
+        return torch.from_numpy(self.matrix.astype(kind).toarray()).to(device)
+
+    def residual(self, right: Tensor, solution: Tensor) -> Tensor:
+        """Return what is left of the right-hand sides, in double precision."""
+        product = torch.from_numpy(self.matrix @ solution.cpu().numpy())
+        return right - product.to(right.device)
+
+
+class Solver:
+    """Solves one system for many right-hand sides."""
+
+    def __init__(self, system: System, num_columns: int, device: torch.device, *, exact: bool = True) -> None:
+        """Prepare for about so many columns; without `exact`, in single precision and unchecked."""
+        self.system = system
+        self.device = device
+        self.exact = exact
+        self.direct = is_direct(system, num_columns, exact)
+        self.double = exact and self.direct and system.size <= _MOST_DOUBLE
+        self._inner = self._factorise() if self.direct else self._precondition()
+
+    def __call__(self, right: Tensor) -> Tensor:
+        """Return the solution for columns in double precision.  # [1 + s, k] -> [1 + s, k]"""
+        right = right.to(self.device)
+        solution = self._inner(right)
+        if not self.exact:
+            return solution
+        bounds = RESIDUAL * right.norm(dim=0)
+        if self.double:  # a factorisation in double precision is exact far beyond the bound: a few columns show it
+            few = slice(0, 8)
+            if (self.system.residual(right[:, few], solution[:, few]).norm(dim=0) > bounds[few]).any():
+                raise NotPositive("the residual is too large")
+            return solution
+        for _ in range(_MOST_CORRECTIONS):
+            left = self.system.residual(right, solution)
+            if (left.norm(dim=0) <= bounds).all():
+                return solution
+            solution += self._inner(left)
+        raise NotPositive("the residual does not become small")
+
+    def _factorise(self) -> Callable[[Tensor], Tensor]:
+        dtype = torch.float64 if self.double else torch.float32
+        factor = _factor(self.system.dense(dtype, self.device))
+
+        def solve(right: Tensor) -> Tensor:
+            solution: Tensor = torch.cholesky_solve(right.to(dtype), factor)
+            return solution.double()
+
+        return solve
+
+    def _precondition(self) -> Callable[[Tensor], Tensor]:
+        """Conjugate gradients in single precision; the most frequent slots are solved for exactly in each step."""
+        matrix = self.system.matrix.astype(np.float32)
+        head = min(_HEAD, self.system.size)
+        factor = _factor(torch.from_numpy(matrix[:head, :head].toarray()).to(self.device))
+        diagonal = torch.from_numpy(matrix.diagonal()[head:, None]).to(self.device)
+
+        def precondition(left: Tensor) -> Tensor:
+            return torch.cat([torch.cholesky_solve(left[:head], factor), left[head:] / diagonal])
+
+        def multiply(vectors: Tensor) -> Tensor:
+            return torch.from_numpy(matrix @ vectors.cpu().numpy()).to(self.device)
+
+        def solve(right: Tensor) -> Tensor:
+            scale: Tensor = right.norm(dim=0).clamp_min(1e-300)
+            return conjugate(multiply, precondition, (right / scale).float()).double() * scale
+
+        return solve
+
+
+def conjugate(multiply: Callable[[Tensor], Tensor], precondition: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+    """Return what preconditioned conjugate gradients make of columns of length 1, each by itself."""
+    solution, left = torch.zeros_like(right), right.clone()
+    ahead = precondition(left)
+    direction, energy = ahead.clone(), (left * ahead).sum(dim=0)
+    for _ in range(_MOST_STEPS):
+        product = multiply(direction)
+        curvature = (direction * product).sum(dim=0)
+        if (curvature < 0).any():
+            raise NotPositive("a direction with a negative square")
+        step = energy / curvature.clamp_min(1e-30)
+        solution += step * direction
+        left -= step * product
+        if (left.norm(dim=0) <= _INNER).all():
+            break
+        ahead = precondition(left)
+        before, energy = energy, (left * ahead).sum(dim=0)
+        direction = ahead + energy / before.clamp_min(1e-30) * direction
+    return solution
+
+
+def is_direct(system: System, num_columns: int, exact: bool) -> bool:
+    """Say whether a factorisation fits into memory, and is likely to be faster."""
+    size, cells = system.size, system.matrix.nnz
+    if factor_bytes(size, exact) > available_memory() // 2:
+        return False
+    factorise = (size**3 / 3 + 2.0 * size**2 * num_columns) / _DENSE_RATE
+    iterate = 2.0 * _EXPECTED_STEPS * cells * num_columns / _SPARSE_RATE
+    return bool(factorise <= iterate)
+
+
+def factor_bytes(size: int, exact: bool) -> int:
+    """Return the memory of a matrix and its factor."""
+    return 2 * size**2 * (8 if exact and size <= _MOST_DOUBLE else 4)
+
+
+def check_memory(size: int, num_columns: int) -> None:
+    """Refuse a system for which there is no memory by any way, before anything is laid out."""
+    # Conjugate gradients need the head's block, and some vectors of the length of a block of columns.
+    needed = factor_bytes(min(size, _HEAD), exact=False) + 6 * 8 * size * block_columns(size, num_columns)
+    if needed > available_memory():
+        raise UserError(
+            f"solving for {size - 1:,} slots needs {needed / 2**30:.1f} GiB of memory, and "
+            f"{available_memory() / 2**30:.1f} GiB are free: set a smaller feature_slots"
+        )
+
+
+def block_columns(size: int, num_columns: int) -> int:
+    """Return how many columns are solved for at once."""
+    return max(1, min(num_columns, 1024, 2**26 // size))
+
+
+def available_memory() -> int:
+    """Return the memory that a process may still take, in bytes."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return pages // 2 if found is None else int(found[1]) * 1024
+
+
+def _factor(matrix: Tensor) -> Tensor:
+    factor: Tensor
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) != 0:
+        raise NotPositive("a square of some direction is negative")
+    return factor
