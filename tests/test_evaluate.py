@@ -20,7 +20,10 @@ def test_parts_are_measured_as_if_alone():
     data = open_dataset(CONFIG)
     task = Task(CONFIG, data.num_features, data.num_labels)
     seeds = task.draw_seeds()
-    evaluator, model = Evaluator.of_task(task, seeds, data.labels, LabelCounts.of(data.train), CPU), task.stack.initial(1)
+    evaluator, model = (
+        Evaluator.of_task(task, seeds, data.labels, LabelCounts.of(data.train), CPU),
+        task.stack.initial(1),
+    )
     rng = np.random.default_rng(0)
     parts = {3: np.array([5]), 7: rng.choice(len(data.test), 20), 1: np.arange(len(data.test))}
     found = evaluator.evaluate_parts(model, evaluator.prepare(data.test), parts)

@@ -17,7 +17,7 @@ from fedmlh.errors import UserError
 #: What is chosen with sizes = "auto"; a learning rate or a decay above 0, an output_bias that is not "auto" and
 #: feature_map "none" stay as they are.
 SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
-CHOSEN = (*SIZED, "feature_map", "learning_rate", "learning_rate_decay", "output_bias")
+CHOSEN = (*SIZED, "label_map", "feature_map", "learning_rate", "learning_rate_decay", "output_bias")
 #: Without a budget: so many bytes of model a label, within these bounds.
 _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 #: A large model: 16 tables, and a fast start.
