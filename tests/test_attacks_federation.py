@@ -84,8 +84,10 @@ SMALL = Config(
 )
 
 
-def wait_for(what: Callable[[], object], doing: "subprocess.Popen[bytes] | None" = None) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_for(
+    what: Callable[[], object], doing: "subprocess.Popen[bytes] | None" = None, patience: float = PATIENCE
+) -> None:
+    end = time.monotonic() + patience
     while not what():
         assert time.monotonic() < end, "nothing came of it"
         assert doing is None or doing.poll() is None, "the command ended too soon"
@@ -569,7 +571,11 @@ def test_attack_08_all_descendants_end_with_a_process_that_is_killed(tmp_path: P
         assert sorted(int(process.stdout.readline()) for _ in range(4)) == [0, 1, 2, 3]
         assert len(find_processes("parent_of_many", str(tmp_path))) == 4
         process.kill()
-    wait_for(lambda: not find_processes("parent_of_many", str(tmp_path)))
+    try:
+        wait_for(lambda: not find_processes("parent_of_many", str(tmp_path)), patience=10)
+    finally:
+        for left in find_processes("parent_of_many", str(tmp_path)):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_attack_08_a_child_whose_parent_is_gone_already_does_not_begin() -> None:

@@ -69,8 +69,8 @@ class Solver:
         self.system = system
         self.device = device
         self.exact = exact
-        self.direct = is_direct(system, num_columns, exact)
-        self.double = exact and self.direct and system.size <= _MOST_DOUBLE
+        self.double = exact and is_double(system.size, device)
+        self.direct = self.double or is_direct(system, num_columns, device)
         self._inner = self._factorise() if self.direct else self._precondition()
 
     def __call__(self, right: Tensor) -> Tensor:
@@ -143,29 +143,38 @@ def conjugate(multiply: Callable[[Tensor], Tensor], precondition: Callable[[Tens
     return solution
 
 
-def is_direct(system: System, num_columns: int, exact: bool) -> bool:
-    """Say whether a factorisation fits into memory, and is likely to be faster."""
+def is_double(size: int, device: torch.device) -> bool:
+    """Say whether a factorisation in double precision is affordable: on a GPU, wherever there is memory for it."""
+    fits = factor_bytes(size, 8) <= available_memory(device) // 2
+    return fits and (size <= _MOST_DOUBLE or device.type == "cuda")
+
+
+def is_direct(system: System, num_columns: int, device: torch.device) -> bool:
+    """Say whether a factorisation in single precision fits into memory, and is likely to be faster."""
     size, cells = system.size, system.matrix.nnz
-    if factor_bytes(size, exact) > available_memory() // 2:
+    if factor_bytes(size, 4) > available_memory(device) // 2:
         return False
+    if device.type == "cuda":
+        return True
     factorise = (size**3 / 3 + 2.0 * size**2 * num_columns) / _DENSE_RATE
     iterate = 2.0 * _EXPECTED_STEPS * cells * num_columns / _SPARSE_RATE
     return bool(factorise <= iterate)
 
 
-def factor_bytes(size: int, exact: bool) -> int:
-    """Return the memory of a matrix and its factor."""
-    return 2 * size**2 * (8 if exact and size <= _MOST_DOUBLE else 4)
+def factor_bytes(size: int, width: int) -> int:
+    """Return the memory of a matrix and its factor, in numbers of so many bytes."""
+    return 2 * width * size**2
 
 
 def check_memory(size: int, num_columns: int) -> None:
     """Refuse a system for which there is no memory by any way, before anything is laid out."""
     # Conjugate gradients need the head's block, and some vectors of the length of a block of columns.
-    needed = factor_bytes(min(size, _HEAD), exact=False) + 6 * 8 * size * block_columns(size, num_columns)
-    if needed > available_memory():
+    needed = factor_bytes(min(size, _HEAD), 4) + 6 * 8 * size * block_columns(size, num_columns)
+    free = available_memory(torch.device("cpu"))
+    if needed > free:
         raise UserError(
-            f"solving for {size - 1:,} slots needs {needed / 2**30:.1f} GiB of memory, and "
-            f"{available_memory() / 2**30:.1f} GiB are free: set a smaller feature_slots"
+            f"solving for {size - 1:,} slots needs {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are "
+            f"free: set a smaller feature_slots"
         )
 
 
@@ -174,8 +183,10 @@ def block_columns(size: int, num_columns: int) -> int:
     return max(1, min(num_columns, 1024, 2**26 // size))
 
 
-def available_memory() -> int:
+def available_memory(device: torch.device) -> int:
     """Return the memory that a process may still take, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
