@@ -42,7 +42,7 @@ from fedmlh.sizing import choose_sizes
 Ask = Callable[[Sequence[int], "Post"], Iterable[tuple[int, bytes | Rejected]]]
 
 #: Validation points that choose λ and the power, and test points by which the loss of leaving out weights is measured.
-_MOST_CHOOSING, _MOST_COMPARED = 4096, 2048
+_MOST_CHOOSING, _MOST_COMPARED = 4096, 1024
 
 
 class Post:
@@ -190,13 +190,14 @@ class Work:
         held_out = Respondent(self.task, 0, self.validation.X, self.validation.Y, self.dataset.labels)
         whole = sums + held_out.sum(terms, desk.seeds)
         problem = Problem.of(whole, config.point_bits, mix)
-        model = self.solve(problem, choice)
+        solver = Solver(problem.system(choice.ridge), problem.cross.shape[1], self.device)
+        model = self.solve(problem, choice, solver)
         delivered = self.deliver(whole, model, len(accepted))
         trained = time.perf_counter()
         record = self.record(choice, accepted, evaluator, trained - started)
         test = evaluator.evaluate(model, evaluator.prepare(self.dataset.test))
         record["seconds_evaluation"] = time.perf_counter() - trained
-        compared = self.compare(problem, choice, model, slots, decoder, evaluator)
+        compared = self.compare(problem, choice, solver, model, slots, decoder, evaluator)
         save_bundle(folder.model, self.task, desk.seeds, model, self.dataset, terms)
         folder.write_metrics([record])
         folder.write_participation(self.exchange.log)
@@ -259,20 +260,18 @@ class Work:
         )
         return choice
 
-    def solve(self, problem: Problem, choice: Choice) -> Linear:
+    def solve(self, problem: Problem, choice: Choice, solver: Solver) -> Linear:
         """Return the solution for all outputs, cut down to the size that a model may have."""
         config, num_outputs = self.task.config, problem.cross.shape[1]
-        system = problem.system(choice.ridge)
-        solver = Solver(system, num_outputs, self.device)
         weigh, columns = problem.weigh(choice.power), problem.cross.tocsc()
 
         def solve(block: np.ndarray) -> np.ndarray:
             right = torch.from_numpy(columns[:, block].toarray())
             return np.asarray(solver(right).float().cpu().numpy() * weigh[block])
 
-        size = block_columns(system.size, num_outputs)
+        size = block_columns(solver.system.size, num_outputs)
         blocks = (np.arange(begin, min(begin + size, num_outputs)) for begin in range(0, num_outputs, size))
-        usage = system.matrix.diagonal() - choice.ridge
+        usage = solver.system.matrix.diagonal() - choice.ridge
         entry = 1 + np.dtype(index_type(num_outputs)).itemsize
         most = max(1, int(config.model_mib * 2**20) // entry)
         return compress(solve, blocks, usage, (num_outputs, most))
@@ -285,14 +284,23 @@ class Work:
         return {"what": what, "bytes": sizes[what], "sums_bytes": sizes["sums"], "model_bytes": sizes["model"]}
 
     def compare(
-        self, problem: Problem, choice: Choice, model: Linear, slots: Slots, decoder: Decoder, evaluator: Evaluator
+        self,
+        problem: Problem,
+        choice: Choice,
+        solver: Solver,
+        model: Linear,
+        slots: Slots,
+        decoder: Decoder,
+        evaluator: Evaluator,
     ) -> dict[str, Any]:
         """Measure what leaving out and rounding weights costs, on some test points."""
         points = self.dataset.test.take(_spread_rows(len(self.dataset.test), _MOST_COMPARED))
         k = max(self.task.config.top_k)
         X = add_one(slots.apply(points.X), 1.0)
         chooser = Chooser(problem, X, points.excluded, decoder, k, lambda labels: 0.0, self.device)
-        exact = _measure(evaluator, chooser.try_ridge(choice.ridge, (choice.power,)).labels, points.Y)["precision"]
+        exact = _measure(evaluator, chooser.try_ridge(choice.ridge, (choice.power,), solver).labels, points.Y)[
+            "precision"
+        ]
         kept = evaluator.evaluate(model, evaluator.prepare(points))["precision"]
         return {
             "weights": len(model),

@@ -87,10 +87,12 @@ class Chooser:
             else:
                 return found[best]
 
-    def try_ridge(self, ridge: float, powers: tuple[float, ...]) -> Choice:
-        """Return the best power for one λ."""
+    def try_ridge(self, ridge: float, powers: tuple[float, ...], solver: Solver | None = None) -> Choice:
+        """Return the best power for one λ; `solver`: one that solves for this λ already."""
+        if solver is None:
+            solver = Solver(self.problem.system(ridge), self.X.shape[0], self.device, exact=False)
         ranked: dict[float, list[np.ndarray]] = {power: [] for power in powers}
-        for rows, scores in self.score(ridge):
+        for rows, scores in self.score(solver):
             excluded = None if self.excluded is None else self.excluded[rows]
             for power in powers:
                 weighed = scores * torch.from_numpy(self.problem.weigh(power))
@@ -101,10 +103,9 @@ class Chooser:
             choices.append(Choice(ridge, power, self.judge(labels), labels))
         return max(choices, key=lambda choice: choice.score)
 
-    def score(self, ridge: float) -> Iterator[tuple[slice, Tensor]]:
+    def score(self, solver: Solver) -> Iterator[tuple[slice, Tensor]]:
         """Yield rows and what their points have of each output.  # [n, R·B]"""
         num_points, num_outputs = self.X.shape[0], self.problem.cross.shape[1]
-        solver = Solver(self.problem.system(ridge), num_points, self.device, exact=False)
         outward = csr_matrix(self.problem.cross.T.astype(np.float32))
         size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
         for begin in range(0, num_points, size):

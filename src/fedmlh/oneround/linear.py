@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from torch import Tensor
 
 #: Levels of a weight: -127 … 127 times the scale of its row.
@@ -100,11 +100,12 @@ def compress(
         matters = np.abs(value) * relevance[row, 0]
         kept = np.sort(np.argpartition(-matters, most)[:most])
         row, column, value = row[kept], column[kept], value[kept]
-    order = np.argsort(row, kind="stable")
-    row, column, value = row[order], column[order], value[order]
+    # In the order of rows; within a row columns rise, since blocks do.
+    kept_weights = coo_matrix((value, (row, column)), shape=(len(usage), num_outputs)).tocsr()
+    starts, value = kept_weights.indptr.astype(np.int64), kept_weights.data
+    filled = np.flatnonzero(np.diff(starts))
     scales = np.zeros(len(usage), np.float32)
-    np.maximum.at(scales, row, np.abs(value))
-    scales /= _LEVELS
-    levels = np.rint(value / np.where(scales > 0, scales, 1)[row]).astype(np.int8)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(usage)))])
-    return Linear(starts, column, levels, scales, num_outputs)
+    if len(filled):
+        scales[filled] = np.maximum.reduceat(np.abs(value), starts[filled]) / _LEVELS
+    levels = np.rint(value / np.repeat(np.where(scales > 0, scales, 1), np.diff(starts))).astype(np.int8)
+    return Linear(starts, kept_weights.indices.astype(index_type(num_outputs)), levels, scales, num_outputs)
