@@ -17,7 +17,7 @@ MOST = 2**62 - 1
 
 def lanes(num_values):
     """How many lanes a message has."""
-    return 1 + max(isqrt(num_values) // 8, num_values // 1024)
+    return 1 + max(isqrt(num_values) // 3, num_values // 1024)
 
 
 def split(value):

@@ -24,8 +24,8 @@ _BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
 _LARGE = 8 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
 FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
-#: Of the linear model of one round: columns for which a solution is affordable, and tables where labels are more.
-_MOST_OUTPUTS, _ONE_ROUND_TABLES = 50_000, 8
+#: Of the linear model of one round: labels that have a column each, and where they are more, buckets in so many tables.
+_MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
 #: Of a budget, what surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -89,7 +89,7 @@ def _choose_outputs(config: Config, num_labels: int) -> tuple[Config, list[str]]
     config = config.replace(sizes="given", budget_mib=0.0)
     if config.label_map == "identity" or (config.label_key == "id" and num_labels <= _MOST_OUTPUTS):
         return config.replace(label_map="identity"), [f"{num_labels:,} outputs, one per label"]
-    buckets = min(num_labels, _MOST_OUTPUTS // _ONE_ROUND_TABLES)
+    buckets = min(num_labels, _MOST_BUCKETS // _ONE_ROUND_TABLES)
     chosen = config.replace(num_tables=_ONE_ROUND_TABLES, num_buckets=buckets)
     return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {num_labels:,} labels"]
 

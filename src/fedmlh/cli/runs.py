@@ -72,7 +72,9 @@ def run(
 
 
 def compare(
-    config: ConfigArgument,
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG...", help="one preset or TOML file, or several to compare with it")
+    ],
     data: DataOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
@@ -83,9 +85,10 @@ def compare(
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
 ) -> None:
-    """Train FedMLH and FedAvg on the same partition, sampling and seeds, and set them side by side."""
+    """Train FedMLH and FedAvg, or several set-ups, on the same partition and seeds, and set them side by side."""
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
-    chosen = configure(config, settings, data=data, **flags)
+    chosen, *others = (configure(config, settings, data=data, **flags) for config in configs)
+    contestants = _pair(chosen, others)
     out = out or Path("runs") / f"{_as_file_name(chosen.name)}-compare"
     folders = []
     with resumable(), hold(out):
@@ -93,10 +96,30 @@ def compare(
             raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
         dataset = open_data(chosen)
         for number in range(chosen.seed, chosen.seed + seeds):
-            for algorithm in ("fedmlh", "fedavg"):
-                folders.append(out / f"{algorithm}-seed{number}")
-                _run(chosen.replace(algorithm=algorithm, seed=number), dataset, folders[-1], resume)
+            for name, contestant in contestants.items():
+                folders.append(out / f"{name}-seed{number}")
+                _run(contestant.replace(seed=number), dataset, folders[-1], resume)
         print_report(folders, out / "report.html")
+
+
+#: Settings that decide who holds which points and how results are measured: those of the first config hold for all.
+_COMMON = (
+    *("data", "data_format", "text_features", "text_dim", "partition", "dirichlet_alpha", "frequent_threshold"),
+    *("num_clients", "validation_fraction", "seed", "device", "top_k", "propensity_a", "propensity_b"),
+)
+
+
+def _pair(first: Config, others: list[Config]) -> dict[str, Config]:
+    """Return the set-ups to compare, by the names of their folders."""
+    if not others:
+        if first.algorithm == "one-round":
+            raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended")
+        return {algorithm: first.replace(algorithm=algorithm) for algorithm in ("fedmlh", "fedavg")}
+    common = {name: getattr(first, name) for name in _COMMON}
+    found = {_as_file_name(config.name): config.replace(**common) for config in (first, *others)}
+    if len(found) < 1 + len(others):
+        raise UserError("two of the set-ups have the same name: give each its own (name = …)")
+    return found
 
 
 def replay(

@@ -6,8 +6,8 @@ from fedmlh.oneround.points import OWN_SHARE
 
 #: Weights of the solution, slots times outputs: 1 GiB in single precision.
 MOST_WEIGHTS = 2**28
-#: Pairs of slots that occur together: some 40 MiB of summed statistics.
-MOST_PAIRS = 2**25
+#: Pairs of slots that occur together: some 36 MiB of summed statistics.
+MOST_PAIRS = 28_000_000
 #: Slots are not counted one by one.
 _STEP = 64
 #: Groups of slots of about the same frequency by which pairs are estimated.

@@ -124,7 +124,7 @@ def _own_part(payload: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def _num_lanes(num_values: int) -> int:
-    return 1 + max(isqrt(num_values) // 8, num_values // _MOST_STEPS)
+    return 1 + max(isqrt(num_values) // 3, num_values // _MOST_STEPS)
 
 
 def _write_lanes(model: Model, entries: np.ndarray) -> bytes:

@@ -29,6 +29,7 @@ def group(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     members: dict[tuple[Any, ...], list[FinishedRun]] = {}
     for run in runs:
         members.setdefault(tuple(getattr(run.config, name) for name in names), []).append(run)
+    named = len({values[names.index("name")] for values in members}) == len(members)
     differing = [name for name, values in zip(names, zip(*members, strict=True), strict=True) if len(set(values)) > 1]
     groups = {}
     for same in members.values():
@@ -40,7 +41,9 @@ def group(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
         config = same[0].config
         others = [f"{name}={getattr(config, name)}" for name in differing if name not in ("algorithm", "selection")]
         chosen = ["best round on test"] if config.selection == "paper" else []
-        groups[" ".join([config.algorithm, *others, *(f"({note})" for note in chosen)])] = same
+        # Set-ups of different names are known by them; else what they differ in has to tell them apart.
+        title = [config.name] if named and len(members) > 1 else [config.algorithm, *others]
+        groups[" ".join([*title, *(f"({note})" for note in chosen)])] = same
     return groups
 
 
