@@ -168,7 +168,8 @@ def test_a_point_is_the_same_numbers_in_any_batch(order, cut, limit):
 
 @pytest.mark.parametrize("bits", range(4, 13))
 def test_the_squares_of_a_point_have_a_bound_that_is_nearly_reached(bits):
-    most = most_square(bits)
+    most = 4 ** (bits + 1)
+    assert most_square(bits) == most
     # As many equal features as possible, each a little more than half a step: all are rounded up.
     one = csr_matrix(np.full((1, min(most, 2**20) - 1), 1.0))
     many = Slots.fit(np.ones(one.shape[1], np.int64), 1, 0, 1, weigh=False).apply(one)
@@ -231,6 +232,15 @@ def test_sums_are_the_same_bits_however_points_are_dealt_out(owners, order, data
     left = owners != order[gone]
     assert same_sums(whole - parts[gone], Sums.of(rounded[left], Y[left]))
     assert same_sums(whole - parts[gone] + parts[gone], whole)
+
+
+def test_products_that_cancel_out_leave_no_trace():
+    X, Y = csr_matrix(np.array([[16, 1, 1], [16, 1, -1], [16, -2, 0]])), csr_matrix(np.array([[1], [1], [1]]))
+    whole = Sums.of(X, Y)
+    assert whole.gram.toarray().tolist() == [[768, 0, 0], [0, 6, 0], [0, 0, 2]]
+    assert (whole.gram.nnz, whole.cross.nnz) == (3, 1)
+    parts = [Sums.of(X[[row]], Y[[row]]) for row in range(3)]
+    assert same_sums(parts[0] + parts[1] + parts[2], whole)
 
 
 def test_nothing_added_is_the_sums_of_no_points():
