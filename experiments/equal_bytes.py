@@ -87,8 +87,8 @@ def plot(result: list[dict[str, Any]], central: dict[str, Any], path: Path) -> N
     right = axes.get_xlim()[1]
     for name, colour in colours.items():
         last = next(run for run in result if run["method"] == name)["rounds"][-1]
-        axes.annotate(name, (last["bytes"] / 2**20, 100 * last["test"]["1"]), xytext=(6, -3), textcoords="offset points",
-                      color=colour, fontsize=9)  # fmt: skip
+        place = (last["bytes"] / 2**20, 100 * last["test"]["1"])
+        axes.annotate(name, place, xytext=(6, -3), textcoords="offset points", color=colour, fontsize=9)
     alone = central["alone"]["precision"]["1"]["mean"]
     for name, level in (("central label tree", central["precision"]["1"]), ("a site alone", alone)):
         axes.axhline(100 * level, color="#b0b0b0", linewidth=0.8, linestyle=":")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
+from fedmlh.data.division import Division
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
@@ -118,6 +119,17 @@ def conduct(
     save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
     folder.write_summary(summary)
     return Run(summary, folder.path)
+
+
+def tell_division(dataset: Dataset, division: Division, partition: str, tell: Tell) -> None:
+    """Say where the partition does not give clients what one may expect."""
+    if dataset.site_names and partition != "folder":
+        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{partition}' deals it out anew")
+    if division.reached < division.total:
+        tell(
+            f"{division.reached:,} of {division.total:,} training points reach a client: partition '{partition}' "
+            f"leaves the others out; iid and dirichlet deal out all"
+        )
 
 
 def tell_notes(dataset: Dataset, tell: Tell) -> None:

@@ -1,8 +1,9 @@
 """A run of one round, whatever engine reaches the clients: counts, sums, the linear solution, tested and kept."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +15,9 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.engines.device import pick_device
-from fedmlh.engines.loop import Run, Tell, Watch, ignore, tell_notes
+from fedmlh.engines.loop import Run, Tell, Watch, ignore, tell_division, tell_notes
 from fedmlh.engines.population import Engine, Population
+from fedmlh.engines.suspects import find_impossible
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values, selection_score
@@ -30,7 +32,7 @@ from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Ter
 from fedmlh.oneround.linear import Linear, compress, index_type
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
 from fedmlh.oneround.points import Slots, add_one
-from fedmlh.oneround.solve import Solver, block_columns, check_memory
+from fedmlh.oneround.solve import NotPositive, Solver, block_columns, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.wire import encode_sums
 from fedmlh.runs.folder import RunFolder
@@ -77,18 +79,19 @@ class Exchange:
         """Yield what each client says; those whose answer lies on disk already are not asked again."""
         known: set[int] = set()
         refused: list[Refusal] = []
+        sent: list[int] = []  # appended to by the engine's threads, so not a running sum
         with Journal(self.folder / f"{part}.bin") as journal:
             for client, message in journal.read():
                 if client in clients and client not in known:
-                    content = self._take(client, message, read, [])
+                    content = self._take(client, message, read, known, [])
                     if content is not None:
                         known.add(client)
                         yield client, content
             missing = [client for client in clients if client not in known]
             self.bytes_down += sum(len(self.desk.request(part, client, payload)) for client in known)
-            replies = self.ask(missing, self._write(part, payload)) if missing else ()
+            replies = self.ask(missing, self._write(part, payload, sent)) if missing else ()
             for asked, (client, reply) in enumerate(replies, 1):
-                content = self._take(client, reply, read, refused)
+                content = self._take(client, reply, read, known, refused)
                 if content is not None and isinstance(reply, bytes):
                     journal.append(client, reply)
                     known.add(client)
@@ -96,26 +99,42 @@ class Exchange:
                 if asked * 10 // len(missing) > (asked - 1) * 10 // len(missing):
                     self.tell(f"{part}: {len(known):,} of {len(clients):,} clients have answered")
             journal.sync()
+        self.bytes_down += sum(sent)
         answered = {entry.client for entry in refused} | known
         refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
         refused.sort(key=lambda entry: entry.client)
         self.log.append(Attempt(1, len(self.log), list(clients), sorted(known), refused))
 
-    def _write(self, part: str, payload: bytes) -> Post:
+    def refuse(self, clients: Collection[int], reason: Reason, detail: str) -> None:
+        """Write down that what these clients said last does not count after all."""
+        last = self.log[-1]
+        accepted = [client for client in last.accepted if client not in clients]
+        refused = [*last.refused, *(Refusal(client, reason, detail) for client in clients)]
+        refused.sort(key=lambda entry: entry.client)
+        self.log[-1] = replace(last, accepted=accepted, refused=refused)
+
+    def _write(self, part: str, payload: bytes, sent: list[int]) -> Post:
         def write(client: int) -> bytes:
             message = self.desk.request(part, client, payload)
-            self.bytes_down += len(message)
+            sent.append(len(message))
             return message
 
         return Post(len(self.log), write)
 
     def _take(
-        self, client: int, reply: bytes | Rejected, read: Callable[[int, bytes], Any], refused: list[Refusal]
+        self,
+        client: int,
+        reply: bytes | Rejected,
+        read: Callable[[int, bytes], Any],
+        known: set[int],
+        refused: list[Refusal],
     ) -> Any:
         try:
             if isinstance(reply, Rejected):
                 raise reply
             self.bytes_up += len(reply)
+            if client in known:
+                raise Rejected(Reason.DUPLICATE, "it has answered already")
             return read(client, reply)
         except Rejected as refusal:
             refused.append(Refusal(client, refusal.reason, refusal.detail))
@@ -145,8 +164,10 @@ def run_once(
         folder.open(config)
         tell_notes(dataset, tell)
         division = divide(dataset.train, config)
+        tell_division(dataset, division, config.partition, tell)
         task = Task(config, dataset.num_features, dataset.num_labels)
-        desk = Desk(task, {number: len(shard) for number, shard in division.shards.items()})
+        sizes = {number: len(shard) for number, shard in division.shards.items()}
+        desk = Desk(task, sizes, dataset.fingerprint)
         population = Population(task, desk.seeds, division.shards, b"", dataset.labels, pick_device(config.device))
         with engine(population, workers) as clients:
             # A population of respondents answers any message; what a round of training adds is not needed here.
@@ -186,12 +207,18 @@ class Work:
         mix = None if asks_for_buckets(self.task) or self.task.identity else spread(label_map)
         decoder = Decoder(torch.from_numpy(label_map.buckets), self.task.num_outputs)
         evaluator = self.evaluator(slots, decoder)
-        choice = self.choose(Problem.of(sums, config.point_bits, mix), slots, decoder, evaluator)
         held_out = Respondent(self.task, 0, self.validation.X, self.validation.Y, self.dataset.labels)
-        whole = sums + held_out.sum(terms, desk.seeds)
-        problem = Problem.of(whole, config.point_bits, mix)
-        solver = Solver(problem.system(choice.ridge), problem.cross.shape[1], self.device)
-        model = self.solve(problem, choice, solver)
+        held_out_sums = held_out.sum(terms, desk.seeds)
+        while True:
+            try:
+                choice = self.choose(Problem.of(sums, config.point_bits, mix), slots, decoder, evaluator)
+                whole = sums + held_out_sums
+                problem = Problem.of(whole, config.point_bits, mix)
+                solver = Solver(problem.system(choice.ridge), problem.cross.shape[1], self.device)
+                model = self.solve(problem, choice, solver)
+                break
+            except NotPositive:
+                accepted, sums = self.leave_out(terms, slots, accepted, sums)
         delivered = self.deliver(whole, model, len(accepted))
         trained = time.perf_counter()
         record = self.record(choice, accepted, evaluator, trained - started)
@@ -201,7 +228,11 @@ class Work:
         save_bundle(folder.model, self.task, desk.seeds, model, self.dataset, terms)
         folder.write_metrics([record])
         folder.write_participation(self.exchange.log)
-        summary = self.summarize(record, test, choice, model, slots) | {"delivered": delivered, "kept": compared}
+        summary = self.summarize(record, test, choice, model, slots) | {
+            "training_points": sums.points,
+            "delivered": delivered,
+            "kept": compared,
+        }
         folder.write_summary(summary)
         return summary, record
 
@@ -214,18 +245,39 @@ class Work:
             counts += content
         outputs = self.task.num_tables * self.task.num_outputs
         limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
-        return Terms(counts, limit, weigh=self.dataset.text is not None)
+        text = self.dataset.text
+        # Features of the kind tfidf have been weighed already.
+        return Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
 
     def gather(self, terms: Terms, slots: Slots) -> tuple[list[int], Sums]:
         """Add up the sums of all clients."""
         desk, adder, accepted = self.exchange.desk, Adder(), []
-
-        def read(client: int, message: bytes) -> Sums:
-            return desk.read_sums(client, message, terms, slots.count)
-
+        read = partial(desk.read_sums, terms=terms, num_slots=slots.count)
         for client, sums in self.exchange.collect(SUMS, sorted(desk.max_examples), terms.encode(), read):
             adder.add(sums)
             accepted.append(client)
+        self.check_quorum(accepted)
+        return sorted(accepted), adder.total(slots.count, desk.num_outputs)
+
+    def leave_out(self, terms: Terms, slots: Slots, accepted: list[int], sums: Sums) -> tuple[list[int], Sums]:
+        """Return which clients are left, and the sums without those that no points have."""
+        read = partial(self.exchange.desk.read_sums, terms=terms, num_slots=slots.count)
+        found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, read)
+        if not found:
+            raise UserError(
+                "the sums of all clients have no solution, though those of each client alone could be: set a larger "
+                "ridge"
+            )
+        for client, own in found.items():
+            sums -= own
+            self.tell(f"client {client} is left out: no points have its sums")
+        self.exchange.refuse(found, Reason.RANGE, "no points have these sums")
+        accepted = [client for client in accepted if client not in found]
+        self.check_quorum(accepted)
+        return accepted, sums
+
+    def check_quorum(self, accepted: list[int]) -> None:
+        """Refuse to go on with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
                 f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in self.exchange.log[-1].refused[-3:]
@@ -234,7 +286,6 @@ class Work:
                 f"only {len(accepted)} clients sent sums that count, fewer than quorum = {self.task.config.quorum} "
                 f"({reasons}): pass --resume to ask the others again"
             )
-        return sorted(accepted), adder.total(slots.count, desk.num_outputs)
 
     def evaluator(self, slots: Slots, decoder: Decoder) -> Evaluator:
         """Return what measures models of this run."""

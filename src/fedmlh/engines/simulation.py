@@ -10,7 +10,7 @@ from fedmlh.data.division import Division, divide
 from fedmlh.engines.alone import train_alone
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.local import live_in_process
-from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore
+from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore, tell_division
 from fedmlh.engines.once import run_once
 from fedmlh.engines.population import Engine, Population
 from fedmlh.evaluation.costs import reset_peak_memory
@@ -45,18 +45,10 @@ def run(
     with hold(folder.path):
         folder.check(config, resume=resume)
         reset_peak_memory()
-        if dataset.site_names and config.partition != "folder":
-            tell(
-                f"the data comes from {len(dataset.site_names)} sites; partition '{config.partition}' deals it out anew"
-            )
         device = pick_device(config.device)
         task = Task(config, dataset.num_features, dataset.num_labels)
         division = divide(dataset.train, config)
-        if division.reached < division.total:
-            tell(
-                f"{division.reached:,} of {division.total:,} training points reach a client: partition "
-                f"'{config.partition}' leaves the others out; iid and dirichlet deal out all"
-            )
+        tell_division(dataset, division, config.partition, tell)
         shared = encode_points(division.shared) if len(division.shared) else b""
         examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
         server = Server(task, examples, device, shared)

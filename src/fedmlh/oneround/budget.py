@@ -18,6 +18,8 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
     """Return the number of slots for features of these document frequencies; 0: one per feature that occurs."""
     falling = -np.sort(-frequencies[frequencies > 0])
     occurring = len(falling)
+    if not occurring:
+        return 0
     most = min(occurring, MOST_WEIGHTS // num_outputs - 1)
     if most == occurring and estimate_pairs(falling, num_points, occurring) <= MOST_PAIRS:
         return 0

@@ -4,6 +4,7 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -69,6 +70,11 @@ class Terms:
         """Return where each feature goes."""
         frequencies, points = self.counts.frequencies, self.counts.points
         return Slots.fit(frequencies, points, self.limit, seeds.features[0], weigh=self.weigh)
+
+    @cached_property
+    def name(self) -> str:
+        """What messages under these terms call them."""
+        return name_terms(self.encode())
 
     def encode(self) -> bytes:
         """Return the payload of a message."""
@@ -158,11 +164,12 @@ class Respondent:
 class Desk:
     """The server's side: writes requests, and lets no statistics in that no points have."""
 
-    def __init__(self, task: Task, max_examples: Mapping[int, int]) -> None:
+    def __init__(self, task: Task, max_examples: Mapping[int, int], data: str = "") -> None:
+        """Take the most points of each client; `data` names what the points come from, where the server knows it."""
         self.task = task
         self.max_examples = max_examples
         self.seeds = task.draw_seeds()
-        self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
+        self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds} {data}".encode()).hexdigest()[:16]
 
     @property
     def num_outputs(self) -> int:
@@ -191,7 +198,7 @@ class Desk:
         bits, most = self.task.config.point_bits, 1
         if asks_for_buckets(self.task):
             most = max(1, self.task.num_labels)
-        payload, examples = self._open(SUMS, client, message, self.most_bytes(client, num_slots), terms.encode())
+        payload, examples = self._open(SUMS, client, message, self.most_bytes(client, num_slots), terms.name)
         try:
             return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most)
         except ValueError as problem:
@@ -199,18 +206,18 @@ class Desk:
 
     def most_bytes(self, client: int, num_slots: int) -> int:
         """Return the bytes of the largest sums that the points of a client can have."""
-        points = self.max_examples[client]
+        points = self.max_examples.get(client, 0)
         used = min(num_slots, most_square(self.task.config.point_bits))  # slots of one point
         pairs = min(num_slots**2 // 2, points * used**2 // 2)
         crossed = min(num_slots * self.num_outputs, points * used * self.num_outputs)
         numbers = pairs + crossed + 20 * num_slots + self.num_outputs + 1
         return min(_MOST_BYTES, _BYTES_PER_NUMBER * numbers)
 
-    def _open(self, part: str, client: int, message: bytes, most: int, terms: bytes = b"") -> tuple[memoryview, int]:
+    def _open(self, part: str, client: int, message: bytes, most: int, terms: str = "") -> tuple[memoryview, int]:
         header, payload = unpack(StatisticsHeader, message, most)
         if header.run != self.run:
             raise Rejected(Reason.RUN, "statistics of another run")
-        if (header.config, header.terms) != (self.task.fingerprint, name_terms(terms)):
+        if (header.config, header.terms) != (self.task.fingerprint, terms):
             raise Rejected(Reason.CONFIG, "statistics under other terms")
         if header.client != client or client not in self.max_examples:
             raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")

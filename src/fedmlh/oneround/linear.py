@@ -48,22 +48,28 @@ class Linear:
     @property
     def sound(self) -> bool:
         """Whether the arrays fit each other, as those from a file may not."""
-        rising = np.diff(self.columns.astype(np.int64)) > 0
-        rising[self.starts[1:-1][(self.starts[1:-1] > 0) & (self.starts[1:-1] < len(self.levels))] - 1] = True
         return (
             self.starts.dtype == np.int64
             and self.levels.dtype == np.int8
             and self.scales.dtype == np.float32
             and self.columns.dtype == index_type(self.num_outputs)
+            and self.scales.ndim == 1
             and self.starts.shape == (len(self.scales) + 1,)
             and self.columns.shape == self.levels.shape == (self.starts[-1],)
             and self.starts[0] == 0
             and bool((np.diff(self.starts) >= 0).all())
-            and bool(rising.all())
+            and self._rises
             and int(self.columns.max(initial=0)) < self.num_outputs
             and bool(np.isfinite(self.scales).all())
             and bool((self.scales >= 0).all())
         )
+
+    @property
+    def _rises(self) -> bool:
+        rising = np.diff(self.columns.astype(np.int64)) > 0
+        between = self.starts[1:-1]
+        rising[between[(between > 0) & (between < len(self.levels))] - 1] = True
+        return bool(rising.all())
 
 
 def index_type(num_outputs: int) -> type[np.unsignedinteger]:

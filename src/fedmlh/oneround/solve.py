@@ -93,7 +93,14 @@ class Solver:
         raise NotPositive("the residual does not become small")
 
     def _factorise(self) -> Callable[[Tensor], Tensor]:
-        dtype = torch.float64 if self.double else torch.float32
+        if not self.double:
+            try:
+                return self._factorise_in(torch.float32)
+            except NotPositive:
+                pass  # or single precision is too coarse for so many points: double precision tells
+        return self._factorise_in(torch.float64)
+
+    def _factorise_in(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
         factor = _factor(self.system.dense(dtype, self.device))
 
         def solve(right: Tensor) -> Tensor:

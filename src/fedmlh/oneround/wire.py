@@ -134,7 +134,7 @@ def decode_sparse(payload: memoryview, length: int) -> tuple[np.ndarray, memoryv
     if count > min(length, most_values(len(rest))):
         raise ValueError("it has more numbers than there is room for")
     gaps, rest = decode(rest, np.zeros(count, np.uint8))
-    if gaps.max(initial=0) >= length or (places := np.cumsum(gaps + 1) - 1).max(initial=-1) >= length:
+    if gaps.max(initial=-1) >= length or (places := np.cumsum(gaps + 1) - 1).max(initial=-1) >= length:
         raise ValueError("a number lies outside its vector")
     found, rest = decode(rest, _by_size(places + 1))
     values = np.zeros(length, np.int64)

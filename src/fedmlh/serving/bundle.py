@@ -49,11 +49,12 @@ class Bundle:
 
     def make_tools(self, device: str | torch.device) -> tuple[Features, Ranks]:
         """Return what makes raw features what the model sees, and what ranks labels with its weights."""
-        buckets = torch.from_numpy(self.task.label_map(self.seeds, self.labels.keys).buckets).to(device)
-        if self.terms is not None:
+        buckets = torch.from_numpy(self.task.label_map(self.seeds, self.labels.keys).buckets)
+        if self.terms is not None:  # sparse weights are multiplied on the CPU
             return SlotFeatures(self.terms.slots(self.seeds)), LinearRanker(buckets, self.task.num_outputs)
         config = self.task.config
-        return self.task.feature_map(self.seeds), Ranker(self.task.stack, buckets, config.loss, config.decoding)
+        ranker = Ranker(self.task.stack, buckets.to(device), config.loss, config.decoding)
+        return self.task.feature_map(self.seeds), ranker
 
 
 def save_bundle(
