@@ -13,6 +13,7 @@ from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
+from fedmlh.oneround.budget import most_slots
 from fedmlh.oneround.points import Slots, most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
@@ -177,7 +178,7 @@ class Desk:
 
     def read_counts(self, client: int, message: bytes) -> Counts:
         """Return the counts of a client, or Rejected."""
-        payload, examples = self._open(COUNTS, client, message, _BYTES_PER_NUMBER * (self.task.num_features + 1))
+        payload, examples = self._open(COUNTS, client, message, self._most_counted)
         try:
             counts = Counts.decode(payload, self.task.num_features)
         except ValueError as problem:
@@ -205,6 +206,16 @@ class Desk:
         crossed = min(num_slots * self.num_outputs, points * used * self.num_outputs)
         numbers = pairs + crossed + 20 * num_slots + self.num_outputs + 1
         return min(_MOST_BYTES, _BYTES_PER_NUMBER * numbers)
+
+    def most_reply(self) -> int:
+        """Return the bytes of the largest payload that any client can answer with, whatever the terms will be."""
+        task, outputs = self.task, self.task.num_tables * self.task.num_outputs
+        slots = min(task.num_features, task.config.feature_slots) or most_slots(task.num_features, outputs)
+        return max([self._most_counted, *(self.most_bytes(client, slots) for client in self.max_examples)])
+
+    @property
+    def _most_counted(self) -> int:
+        return _BYTES_PER_NUMBER * (self.task.num_features + 1)
 
     def _open(self, part: str, client: int, message: bytes, most: int, terms: bytes = b"") -> tuple[memoryview, int]:
         header, payload = unpack(StatisticsHeader, message, most)

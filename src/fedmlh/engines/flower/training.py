@@ -1,14 +1,19 @@
 """A run over real sites, put together from the parts that a run in one process has."""
 
+from collections.abc import Mapping
+
 from flwr.serverapp import Grid
 
-from fedmlh.deployment.federation import Federation
+from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.flower.evaluation import compare_sites
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.loop import Judge, conduct
+from fedmlh.engines.once import Exchange, Work
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
+from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.sums import check_room
 
 
 def train(federation: Federation, grid: Grid) -> None:
@@ -22,6 +27,9 @@ def train(federation: Federation, grid: Grid) -> None:
     federation.check_confirmed({number: enrolments[number] for number in nodes})
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
+    if config.algorithm == "one-round":
+        ask_once(federation, yardstick, grid, nodes, examples)
+        return
     server = Server(agreement.task, examples, device)
     evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
     test = evaluator.prepare(yardstick.dataset.test)
@@ -34,6 +42,26 @@ def train(federation: Federation, grid: Grid) -> None:
         test,
         yardstick.dataset,
         federation.run,
-        tell=lambda line: print(line, flush=True),
+        tell=_say,
         more=lambda progress: compare_sites(federation, server, sites, progress),
     )
+
+
+def ask_once(
+    federation: Federation, yardstick: Yardstick, grid: Grid, nodes: Mapping[int, int], examples: Mapping[int, int]
+) -> None:
+    """Ask every site for counts and for sums, solve, and keep the model in the federation's run folder.
+
+    There is no later round for sites that are not connected, so that they are waited for until the deadline.
+    """
+    config, validation = federation.agreement.config, yardstick.dataset.train
+    check_room(sum(examples.values()) + len(validation), config.point_bits)
+    federation.run.open(config)
+    sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
+    exchange = Exchange(Desk(federation.agreement.task, examples), sites.exchange, federation.run.checkpoints, _say)
+    device = pick_device(config.device)
+    Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(federation.run)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
