@@ -64,10 +64,15 @@ class SiteGrid:
         self.folders = {NODE + n: federation.path / name for n, name in enumerate(federation.agreement.sites)}
         self.away, self.silent = {NODE + n for n in away}, {NODE + n for n in silent}
         self.asked: dict[str, tuple[int, Message]] = {}
+        #: How often the server looks before all are connected.
+        self.looks = sys.maxsize
         #: How many replies the server's process lives to see.
         self.life = sys.maxsize
 
     def get_node_ids(self) -> list[int]:
+        if self.looks == 0:
+            self.away = set()
+        self.looks -= 1
         return [node for node in self.folders if node not in self.away]
 
     def push_messages(self, messages: list[Message]) -> list[str]:
@@ -161,6 +166,15 @@ def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[st
     replay(config, log, DATA, tmp_path / "replay")
     weights = [left(folder)["weights.safetensors"] for folder in (federation.run.path, tmp_path / "replay")]
     assert weights[0] == weights[1] != left(in_process["labels"])["weights.safetensors"]
+
+
+def test_a_site_that_connects_before_the_deadline_is_asked(in_process: dict[str, Path], tmp_path: Path) -> None:
+    """All others have answered by then, which would be enough for the quorum."""
+    federation = make(tmp_path / "fed", BASE.replace(deadline=60, quorum=4))
+    grid = SiteGrid(federation, away=[1])
+    grid.looks = 10
+    train(federation, grid)
+    assert differing(federation.run.path, in_process["labels"]) == []
 
 
 def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(

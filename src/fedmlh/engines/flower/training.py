@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from flwr.serverapp import Grid
 
 from fedmlh.deployment.federation import Federation, Yardstick
@@ -28,7 +29,9 @@ def train(federation: Federation, grid: Grid) -> None:
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
     if config.algorithm == "one-round":
-        ask_once(federation, yardstick, grid, nodes, examples)
+        # There is no later round for sites that are not connected: all are waited for until the deadline.
+        sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
+        ask_once(federation, yardstick, sites, examples, device)
         return
     server = Server(agreement.task, examples, device)
     evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
@@ -48,19 +51,14 @@ def train(federation: Federation, grid: Grid) -> None:
 
 
 def ask_once(
-    federation: Federation, yardstick: Yardstick, grid: Grid, nodes: Mapping[int, int], examples: Mapping[int, int]
+    federation: Federation, yardstick: Yardstick, sites: GridSites, examples: Mapping[int, int], device: torch.device
 ) -> None:
-    """Ask every site for counts and for sums, solve, and keep the model in the federation's run folder.
-
-    There is no later round for sites that are not connected, so that they are waited for until the deadline.
-    """
-    config, validation = federation.agreement.config, yardstick.dataset.train
-    check_room(sum(examples.values()) + len(validation), config.point_bits)
-    federation.run.open(config)
-    sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
-    exchange = Exchange(Desk(federation.agreement.task, examples), sites.exchange, federation.run.checkpoints, _say)
-    device = pick_device(config.device)
-    Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(federation.run)
+    """Ask every site for counts and then for sums, solve, and keep the model in the federation's run folder."""
+    agreement, folder, validation = federation.agreement, federation.run, yardstick.dataset.train
+    check_room(sum(examples.values()) + len(validation), agreement.config.point_bits)
+    folder.open(agreement.config)
+    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, folder.checkpoints, _say)
+    Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(folder)
 
 
 def _say(line: str) -> None:
