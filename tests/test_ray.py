@@ -17,6 +17,7 @@ from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines import simulation
 from fedmlh.engines.population import Population
+from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
@@ -168,5 +169,5 @@ def test_what_cannot_be_is_refused_in_one_sentence(options, sentence, tmp_path, 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray.invalid:6379", ""])
 def test_where_there_is_no_cluster_it_is_said_at_once(address):
-    with pytest.raises(simulation.UserError, match="there is no Ray cluster at"), ray_cluster.join_cluster(address):
+    with pytest.raises(UserError, match="there is no Ray cluster at"), ray_cluster.join_cluster(address):
         pass

@@ -180,6 +180,12 @@ class Config:
         at_most=1,
     )
     model_mib: float = option(64.0, "one-round: the largest model to keep", at_least=0.01, at_most=2**20)
+    min_site_points: int = option(
+        100,
+        "one-round, real sites: a site with fewer training points sends no sums, which would show too much of each",
+        at_least=1,
+        at_most=10**9,
+    )
 
     hidden_sizes: tuple[int, ...] = option(
         (150, 150), "widths of the hidden layers", at_least=1, at_most=2**20, count=32

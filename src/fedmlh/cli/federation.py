@@ -57,7 +57,10 @@ def init(
     )
     for reason in reasons:
         tell(reason)
-    tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have is trained on, never predicted")
+    others = "is trained on, never predicted" if chosen.label_key == "name" else "is refused"
+    tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have {others}")
+    if chosen.algorithm == "one-round":
+        tell("each site's operator must agree to show its statistics: fedmlh site prepare … --open-statistics")
     yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
     Federation.create(folder, chosen, yardstick, address=address, sites=names)
     console.print(
@@ -175,18 +178,28 @@ def prepare(
     data: Annotated[Path, typer.Option(help="data folder: its training part is trained on, its test part held out")],
     out: Annotated[Path, typer.Option(help="folder to make")],
     data_format: FormatOption = "auto",
+    open_statistics: Annotated[
+        bool,
+        typer.Option(
+            "--open-statistics",
+            help="algorithm one-round: agree that the server sees how often each word occurs together with each label "
+            "and with each other word at this site",
+        ),
+    ] = False,
 ) -> None:
     """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
     _need_flower()
     from fedmlh.deployment.agreement import Agreement
+    from fedmlh.deployment.consent import check_consent
     from fedmlh.deployment.site import create_site, read_points
 
     if (public / "public").is_dir():
         raise UserError(f"{public} is the server's folder: pass {public / 'public'}")
     agreement = Agreement.load(public)
     agreement.number(site)
+    check_consent(agreement, site, open_statistics)  # before the data is read, which may take long
     points = read_points(agreement, data, data_format, tell)
-    enrolment = create_site(out, agreement, site, points)
+    enrolment = create_site(out, agreement, site, points, open_statistics=open_statistics)
     console.print(
         f"Made {out}: {enrolment['examples']:,} points to train on, {enrolment['held_out']:,} held out. Hand "
         f"{out / 'enrolment.json'} back to the server; then: fedmlh federation join {out}",
@@ -202,9 +215,11 @@ def _need_flower() -> None:
 def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
     """Return the config for so many sites; a round asks all of them if the config wants more than there are.
 
+    Algorithm one-round asks all of them in any case.
+
     A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
     """
-    most = min(config.clients_per_round, sites)
+    most = sites if config.algorithm == "one-round" else min(config.clients_per_round, sites)
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
     quorum = min(config.quorum, most) if chosen else most // 2 + 1
     return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)

@@ -17,7 +17,7 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import VERSION as MESSAGE_VERSION
-from fedmlh.federated.task import AGREED, Task
+from fedmlh.federated.task import Task
 from fedmlh.hashing.families import canonical
 from fedmlh.storage import FORMAT_VERSION, Sealed, write_sealed
 from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json
@@ -78,7 +78,6 @@ class Agreement:
     @cached_property
     def terms(self) -> dict[str, Any]:
         """Every field on which both sides must say the same, as JSON knows it."""
-        settings = {name: getattr(self.config, name) for name in AGREED}
         terms = {
             "format_version": FORMAT_VERSION,
             "message_version": MESSAGE_VERSION,
@@ -87,7 +86,7 @@ class Agreement:
             "text": None if self.text is None else self.text.to_json(),
             "first_feature": self.first_feature,
             "labels": hashlib.sha256("\n".join(map(canonical, self.labels.keys)).encode()).hexdigest()[:32],
-            **settings,
+            **self.task.agreed,
             "config_hash": self.task.fingerprint,
         }
         return dict(json.loads(json.dumps(terms)))

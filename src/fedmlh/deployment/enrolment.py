@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedmlh.deployment.agreement import Agreement
+from fedmlh.deployment.consent import HOW_TO_AGREE
 from fedmlh.errors import UserError
 from fedmlh.untrusted import parse_json, read_bytes
 
@@ -38,6 +39,8 @@ class Enrolment:
             site, key = content["site"], content["public_key"]
             if not isinstance(site, str) or not isinstance(key, str) or not examples:
                 raise ValueError("site, key or examples")
+            if agreement.config.algorithm == "one-round" and content.get("open_statistics") is not True:
+                raise UserError(f"{path}: this site has not agreed to open statistics: {HOW_TO_AGREE}")
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
         except (KeyError, TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ from fedmlh.data.jsonl import index_labels
 from fedmlh.data.matrix import build_labels
 from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.deployment.agreement import Agreement
+from fedmlh.deployment.consent import HOW_TO_AGREE, check_consent, check_points
 from fedmlh.deployment.keys import make_node_key, write_secret
 from fedmlh.deployment.matrices import pack_matrices, unpack_matrices
 from fedmlh.deployment.memory import MemoryFile
@@ -27,13 +28,14 @@ from fedmlh.deployment.private import private_files
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, keeps_state
 from fedmlh.federated.delivery import largest_payload
-from fedmlh.federated.messages import BroadcastHeader, unpack
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, unpack
 from fedmlh.federated.task import Seeds
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, draw_orders
 from fedmlh.model.training import train as train_shard
+from fedmlh.oneround.exchange import Respondent
 from fedmlh.randomness import generator
 from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json
@@ -126,11 +128,16 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
     return build_labels(columns[columns >= 0].astype(np.int32), indptr, (Y.shape[0], count))[0]
 
 
-def create_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
-    """Write a site's folder and a new key; what is returned is its enrolment."""
+def create_site(
+    folder: Path, agreement: Agreement, site: str, points: Points, *, open_statistics: bool = False
+) -> dict[str, Any]:
+    """Write a site's folder and a new key; what is returned is its enrolment.
+
+    `open_statistics` is the operator's consent to what sites show with algorithm one-round.
+    """
     agreement.number(site)
-    if len(points.train) == 0:
-        raise UserError(f"site {site} has no training points")
+    check_consent(agreement, site, open_statistics)
+    check_points(agreement.config, site, len(points.train))
     with hold(folder), private_files():
         if not is_empty(folder):
             raise UserError(f"{folder} is not empty: choose another --out")
@@ -143,7 +150,8 @@ def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -
     parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
     if points.held_out.excluded is not None:
         parts["held_excluded"] = points.held_out.excluded
-    about = {"site": site, "number": agreement.number(site)}
+    consent = {"open_statistics": True} if agreement.config.algorithm == "one-round" else {}
+    about = {"site": site, "number": agreement.number(site), **consent}
     write_sealed(
         folder / "shard",
         {
@@ -159,6 +167,7 @@ def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -
         "public_key": public.decode(),
         "examples": len(points.train),
         "held_out": len(points.held_out),
+        **consent,
         "terms": agreement.terms,
     }
     write_atomically(folder / "enrolment.json", (json.dumps(enrolment, indent=1) + "\n").encode())
@@ -166,7 +175,7 @@ def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -
 
 
 class Site:
-    """A prepared site: answers broadcasts from what lies in its folder."""
+    """A prepared site: answers what the server sends from what lies in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -176,6 +185,8 @@ class Site:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
             parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder / "shard"))
             self.name, self.number = str(about["site"]), int(about["number"])
+            #: Whether the operator has agreed to what sites show with algorithm one-round.
+            self.open_statistics = about.get("open_statistics") is True
             self.points = Points(
                 Split(parts["X"], parts["Y"]),
                 Labels(tuple(names["keys"]), tuple(names["names"])),
@@ -187,6 +198,8 @@ class Site:
     def answer(self, broadcast: bytes) -> bytes:
         """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
         task = self.agreement.task
+        if task.config.algorithm == "one-round":
+            return self._answer_request(broadcast)
         # Whatever a broadcast may carry; what this one does is checked by the client itself.
         header, _ = unpack(BroadcastHeader, broadcast, 2 * largest_payload(task))
         memory = MemoryFile(self.folder / "memory")
@@ -196,6 +209,17 @@ class Site:
         if keeps_state(task.config):
             memory.save(header.run, staged)
         return update
+
+    def _answer_request(self, request: bytes) -> bytes:
+        """Return the statistics that a request asks for; neither counts nor sums leave without consent."""
+        task, train = self.agreement.task, self.points.train
+        if not self.open_statistics:
+            raise Rejected(Reason.CONFIG, f"this site has not agreed to open statistics: {HOW_TO_AGREE}")
+        least = task.config.min_site_points
+        if len(train) < least:
+            raise Rejected(Reason.EXAMPLES, f"{len(train):,} points are fewer than min_site_points = {least:,}")
+        with one_thread():
+            return Respondent(task, self.number, train.X, train.Y, self.points.labels).reply(request)
 
     def _client(self, seeds: Seeds) -> Client:
         """The client with its points hashed by these seeds: as an earlier message left them, or now."""
@@ -211,6 +235,8 @@ class Site:
     def warm_up(self) -> None:
         """Hash the points and compile what trains, so that the first round need not wait for it."""
         task = self.agreement.task
+        if task.config.algorithm == "one-round":
+            return
         seeds = task.draw_seeds()
         shard = self._client(seeds).prepare(seeds)
         few = Shard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))

@@ -284,7 +284,7 @@ class Work:
             )
             raise UserError(
                 f"only {len(accepted)} clients sent sums that count, fewer than quorum = {self.task.config.quorum} "
-                f"({reasons}): pass --resume to ask the others again"
+                f"({reasons}): pass --resume, or start the federation again, to ask the others once more"
             )
 
     def evaluator(self, slots: Slots, decoder: Decoder) -> Evaluator:

@@ -9,7 +9,6 @@ there anyway, and a worker has nothing to lose, so that a lost one is replaced a
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,11 +18,13 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError
 from scipy.sparse import csr_matrix, vstack
 
 from fedmlh.engines.population import Population
 from fedmlh.engines.ray_cluster import join_cluster, start_cluster
+from fedmlh.engines.ray_once import RayRespondents
+from fedmlh.engines.ray_stock import Arrays, cut
+from fedmlh.engines.ray_workers import MAX_LOSSES, Crew
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, name_failure
@@ -33,14 +34,6 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard
-
-#: How often a client's training may take its worker down before the client is left out.
-MAX_LOSSES = 3
-#: How long a cluster may take to find room for a worker and start it.
-START_SECONDS = 120
-
-#: Data, indices and indptr of a sparse matrix: what the object store can share.
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -80,16 +73,8 @@ class Stock:
         return Shard(features, buckets)
 
     def _rows(self, arrays: Arrays, number: int, width: int) -> csr_matrix:
-        parts = [_cut(arrays, *bounds, width) for bounds in (self.bounds[number], self.shared) if bounds[0] < bounds[1]]
+        parts = [cut(arrays, *bounds, width) for bounds in (self.bounds[number], self.shared) if bounds[0] < bounds[1]]
         return vstack(parts, "csr") if len(parts) > 1 else parts[0]
-
-
-def _cut(arrays: Arrays, begin: int, end: int, width: int) -> csr_matrix:
-    """Rows begin … end of a matrix, copied."""
-    data, indices, indptr = arrays
-    first, last = indptr[begin], indptr[end]
-    part = (data[first:last], indices[first:last], indptr[begin : end + 1] - first)
-    return csr_matrix(part, shape=(end - begin, width), copy=True)
 
 
 @dataclass(frozen=True)
@@ -161,42 +146,25 @@ class Worker:
         return tally, memories
 
 
-class RayClients:
+class RayClients(Crew):
     """Simulated clients, wherever the cluster has workers for them."""
 
     def __init__(self, population: Population, count: int) -> None:
         self.memories: dict[int, Memory] = {}
-        self.count = count
         stock = ray.put(Stock.gather(population))
-        self._worker = ray.remote(num_cpus=1)(Worker)
-        self._arguments = (population.task, population.seeds, stock)
-        self.workers: list[Any] = []
-        self._hire()
+        super().__init__(Worker, (population.task, population.seeds, stock), count)
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, Rejected] | Tally]:
         """Deal the clients out to the workers and pass on their tallies; the work of a lost worker is done again."""
         waiting = deque(self._deal(sampled, outbox))
-        running: dict[Any, tuple[Any, Work]] = {}
-        while waiting or running:
-            busy = [worker for worker, _ in running.values()]
-            # Never two at once, so that a worker is lost over what it was doing and nothing else.
-            for worker in [worker for worker in self.workers if worker not in busy][: len(waiting)]:
-                work = waiting.popleft()
-                running[worker.train.remote(work)] = (worker, work)
-            done = ray.wait(list(running), num_returns=1)[0][0]
-            worker, work = running.pop(done)
-            try:
-                tally, memories = ray.get(done)
-            except RayTaskError:
-                raise
-            except RayError:
-                self.workers.remove(worker)
-                self._hire()
+        for work, result in self.perform(waiting, lambda worker, work: worker.train.remote(work)):
+            if result is None:
                 again = work.after_loss()
                 if not again:
                     yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost over it")
                 waiting.extend(again)
                 continue
+            tally, memories = result
             self.memories |= memories
             yield tally
 
@@ -224,39 +192,25 @@ class RayClients:
                 {client: self.memories[client] for client in hand if client in self.memories},
             )
 
-    def _hire(self) -> None:
-        """Start the workers that are missing, and go on with those that the cluster has room for."""
-        new = [self._worker.remote(*self._arguments) for _ in range(self.count - len(self.workers))]
-        deadline = time.monotonic() + START_SECONDS
-        for worker in new:
-            try:
-                ray.get(worker.pid.remote(), timeout=max(0.0, deadline - time.monotonic()))
-                self.workers.append(worker)
-            except RayError:
-                ray.kill(worker)
-        if not self.workers:
-            raise UserError(
-                f"the Ray cluster has not started a worker within {START_SECONDS} s: it has no free CPU, or its "
-                f"machines lack this version of fedmlh"
-            )
-
 
 @contextmanager
 def live_on_ray(
     population: Population, workers: int | None = None, *, address: str | None = None
-) -> Iterator[RayClients]:
+) -> Iterator[RayClients | RayRespondents]:
     """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
-    if population.device.type != "cpu":
+    if population.device.type != "cpu" and not population.answers_once:
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
-        most = min(population.task.config.clients_per_round, len(population.shards))
-        clients = RayClients(population, max(1, min(workers or free, most)))
+        most = len(population.shards)
+        if not population.answers_once:
+            most = min(population.task.config.clients_per_round, most)
+        kind = RayRespondents if population.answers_once else RayClients
+        clients = kind(population, max(1, min(workers or free, most)))
         try:
             yield clients
         finally:
-            for worker in clients.workers:
-                ray.kill(worker)
+            clients.dismiss()
 
 
 def _reach_cluster(address: str | None, workers: int | None) -> AbstractContextManager[None]:

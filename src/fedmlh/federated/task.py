@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -28,7 +29,8 @@ AGREED = (
 
 #: The same for algorithm one-round.
 AGREED_ONCE = (
-    "algorithm label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction"
+    "algorithm label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction "
+    "min_site_points"
 ).split()
 
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
@@ -105,11 +107,16 @@ class Task:
         rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
         return Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
 
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """The settings on which a client's work depends."""
+        names = AGREED_ONCE if self.config.algorithm == "one-round" else AGREED
+        return {name: getattr(self.config, name) for name in names}
+
     @cached_property
     def fingerprint(self) -> str:
         """Names this agreement; a message made under another one is refused."""
-        names = AGREED_ONCE if self.config.algorithm == "one-round" else AGREED
-        agreed = {name: getattr(self.config, name) for name in names} | {"training": TRAINING}
+        agreed = self.agreed | {"training": TRAINING}
         sizes = {"num_features": self.num_features, "num_outputs": self.num_outputs}
         if self.config.label_key == "id":  # by name, sites may know different labels
             sizes["num_labels"] = self.num_labels

@@ -14,6 +14,11 @@ _STEP = 64
 _GROUPS = 512
 
 
+def most_slots(num_features: int, num_outputs: int) -> int:
+    """Return a bound on what `choose_slots` returns or stands for, whatever the frequencies are."""
+    return min(num_features, max(_STEP, MOST_WEIGHTS // num_outputs - 1))
+
+
 def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> int:
     """Return the number of slots for features of these document frequencies; 0: one per feature that occurs."""
     falling = -np.sort(-frequencies[frequencies > 0])

@@ -14,6 +14,7 @@ from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
+from fedmlh.oneround.budget import MOST_PAIRS, most_slots
 from fedmlh.oneround.points import Slots, most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
@@ -22,8 +23,8 @@ from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, enco
 COUNTS, SUMS = "counts", "sums"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
-#: The most bytes of a number in a message, with all that surrounds it, and of a message.
-_BYTES_PER_NUMBER, _MOST_BYTES = 16, 2**31
+#: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
+_BYTES_PER_CELL, _BYTES_PER_NUMBER, _MOST_BYTES = 8, 16, 2**31
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Desk:
 
     def read_counts(self, client: int, message: bytes) -> Counts:
         """Return the counts of a client, or Rejected."""
-        payload, examples = self._open(COUNTS, client, message, _BYTES_PER_NUMBER * (self.task.num_features + 1))
+        payload, examples = self._open(COUNTS, client, message, self._most_counted)
         try:
             counts = Counts.decode(payload, self.task.num_features)
         except ValueError as problem:
@@ -199,19 +200,39 @@ class Desk:
         if asks_for_buckets(self.task):
             most = max(1, self.task.num_labels)
         payload, examples = self._open(SUMS, client, message, self.most_bytes(client, num_slots), terms.name)
+        cells = self.most_cells(client, num_slots)
         try:
-            return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most)
+            return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most, cells)
         except ValueError as problem:
             raise Rejected(Reason.MALFORMED, str(problem)) from None
 
-    def most_bytes(self, client: int, num_slots: int) -> int:
-        """Return the bytes of the largest sums that the points of a client can have."""
+    def most_cells(self, client: int, num_slots: int) -> int:
+        """Return the most pairs, of slots and of slots with labels, that the points of a client can have.
+
+        Where the number of slots follows from what pairs there are, no client has many more than all should have.
+        """
         points = self.max_examples.get(client, 0)
         used = min(num_slots, most_square(self.task.config.point_bits))  # slots of one point
         pairs = min(num_slots**2 // 2, points * used**2 // 2)
         crossed = min(num_slots * self.num_outputs, points * used * self.num_outputs)
-        numbers = pairs + crossed + 20 * num_slots + self.num_outputs + 1
-        return min(_MOST_BYTES, _BYTES_PER_NUMBER * numbers)
+        if self.task.config.feature_slots == 0:
+            pairs, crossed = min(pairs, 2 * MOST_PAIRS), min(crossed, 2 * MOST_PAIRS)
+        return pairs + crossed
+
+    def most_bytes(self, client: int, num_slots: int) -> int:
+        """Return the bytes of the largest sums that the points of a client can have."""
+        cells = self.most_cells(client, num_slots)
+        return min(_MOST_BYTES, _BYTES_PER_CELL * cells + _BYTES_PER_NUMBER * (20 * num_slots + self.num_outputs + 1))
+
+    def most_reply(self) -> int:
+        """Return the bytes of the largest payload that any client can answer with, whatever the terms will be."""
+        task, outputs = self.task, self.task.num_tables * self.task.num_outputs
+        slots = min(task.num_features, task.config.feature_slots) or most_slots(task.num_features, outputs)
+        return max([self._most_counted, *(self.most_bytes(client, slots) for client in self.max_examples)])
+
+    @property
+    def _most_counted(self) -> int:
+        return _BYTES_PER_NUMBER * (self.task.num_features + 1)
 
     def _open(self, part: str, client: int, message: bytes, most: int, terms: str = "") -> tuple[memoryview, int]:
         header, payload = unpack(StatisticsHeader, message, most)

@@ -86,8 +86,10 @@ def encode_sums(sums: Sums, bits: int) -> bytes:
     return b"".join([head, *numbers, *tables])
 
 
-def decode_sums(payload: memoryview, points: int, num_slots: int, num_outputs: int, bits: int, most: int = 1) -> Sums:
-    """Return the sums over so many points; ValueError where no points have such sums.
+def decode_sums(
+    payload: memoryview, points: int, num_slots: int, num_outputs: int, bits: int, most: int = 1, cells: int = 2**62
+) -> Sums:
+    """Return the sums over so many points, of at most so many cells; ValueError where no points have such sums.
 
     `most`: how often a point can have one of the outputs; more than once only where an output is a bucket of labels.
     """
@@ -107,8 +109,8 @@ def decode_sums(payload: memoryview, points: int, num_slots: int, num_outputs: i
     if counts.max(initial=0) > points * most:
         raise ValueError("a label has more points than there are")
     slots, labels = _order_slots(diagonal, totals), _order_labels(counts)
-    gram, rest = _decode_table(rest, slots, slots, points, True)
-    cross, rest = _decode_table(rest, slots, labels, points, False)
+    gram, rest = _decode_table(rest, slots, slots, points, True, cells)
+    cross, rest = _decode_table(rest, slots, labels, points, False, cells)
     if len(rest):
         raise ValueError("bytes follow its end")
     squares, known = diagonal[slots.places].astype(np.float64), counts[labels.places].astype(np.float64)
@@ -188,14 +190,14 @@ def _encode_table(matrix: csr_matrix, rows: _Axis, columns: _Axis, points: int, 
 
 
 def _decode_table(
-    payload: memoryview, rows: _Axis, columns: _Axis, points: int, above: bool
+    payload: memoryview, rows: _Axis, columns: _Axis, points: int, above: bool, most: int
 ) -> tuple[_Table, memoryview]:
     if len(payload) < 1 or payload[0] > 1:
         raise ValueError("it ends too early, or a sign is neither there nor missing")
     signed, rest = payload[0], payload[1:]
     cells = _Cells.lay_out(rows, columns, above)
     filled, rest = decode(rest, cells.contexts)
-    if (filled > cells.widths).any() or filled.sum() > most_values(len(rest)):
+    if (filled > cells.widths).any() or filled.sum() > min(most, most_values(len(rest))):
         raise ValueError("it has more cells than there is room for")
     pair = np.repeat(np.arange(len(filled)), filled)
     open_ = (filled < cells.widths)[pair]

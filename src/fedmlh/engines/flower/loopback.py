@@ -11,6 +11,7 @@ import numpy as np
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
+from fedmlh.deployment.consent import check_points
 from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.deployment.site import Points, create_site, translate
 from fedmlh.engines.flower.processes import Tell, free_port, joined, start_supernode, stop, train
@@ -30,6 +31,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
             f"partition '{config.partition}' leaves {config.num_clients - len(division.shards)} of "
             f"{config.num_clients} sites without a training point: use fewer sites or another partition"
         )
+    once = config.algorithm == "one-round"
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     held = Dataset(
         dataset.name,
@@ -39,6 +41,8 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
         dataset.text,
         first_feature=dataset.first_feature,
     )
+    for number, shard in division.shards.items():
+        check_points(config, sites[number], len(shard))
     federation = Federation.create(
         out,
         config.replace(data=""),
@@ -54,7 +58,8 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
         )
         points = translate(federation.agreement, Points(shard, dataset.labels, own), sites[number])
         folder = out / sites[number]
-        create_site(folder, federation.agreement, sites[number], points)
+        # Who simulates sites owns their data, and agrees for all of them.
+        create_site(folder, federation.agreement, sites[number], points, open_statistics=once)
         shutil.copyfile(folder / "enrolment.json", out / "enrolled" / f"{sites[number]}.json")
     federation.confirm()
     return federation

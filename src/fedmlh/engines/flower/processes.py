@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
@@ -30,6 +30,7 @@ from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
 from fedmlh.lock import InUse, hold
+from fedmlh.oneround.exchange import Desk
 
 Tell = Callable[[str], None]
 #: Seconds between two looks at the run.
@@ -75,12 +76,13 @@ def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen
     arguments += ["--database", str(server / "superlink.db"), "--enable-supernode-auth"]
     arguments += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     arguments += ["--ssl-keyfile", str(server / "server.key")]
+    examples = [enrolment.examples for enrolment in federation.enrolments().values()]
     settings = environment(
         server / "flower",
         **{
             FOLDER: str(federation.path.resolve()),
             CREDENTIAL: str(credential.path),
-            LARGEST_REPLY: str(largest_reply(federation.agreement.task)),
+            LARGEST_REPLY: str(largest_reply(federation.agreement.task, examples)),
         },
     )
     return _start("fedmlh.engines.flower.superlink", arguments, settings, log)
@@ -124,8 +126,10 @@ def write_identity(folder: Path) -> list[str]:
     return options
 
 
-def largest_reply(task: Task) -> int:
-    """Return the bytes of the largest message with which an honest site can answer."""
+def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
+    """Return the bytes of the largest message with which an honest site with so many points can answer."""
+    if task.config.algorithm == "one-round":
+        return FRAME + MAX_HEADER + Desk(task, dict(enumerate(examples))).most_reply()
     vectors = 2 if task.config.correction == "scaffold" else 1
     update = vectors * make_codec(task.config.update_codec).size(task.stack.num_parameters)
     return FRAME + MAX_HEADER + max(update, MOST_REPORT)

@@ -1,14 +1,20 @@
 """A run over real sites, put together from the parts that a run in one process has."""
 
+from collections.abc import Mapping
+
+import torch
 from flwr.serverapp import Grid
 
-from fedmlh.deployment.federation import Federation
+from fedmlh.deployment.federation import Federation, Yardstick
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.flower.evaluation import compare_sites
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.loop import Judge, conduct
+from fedmlh.engines.once import Exchange, Work
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
+from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.sums import check_room
 
 
 def train(federation: Federation, grid: Grid) -> None:
@@ -22,6 +28,11 @@ def train(federation: Federation, grid: Grid) -> None:
     federation.check_confirmed({number: enrolments[number] for number in nodes})
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
+    if config.algorithm == "one-round":
+        # There is no later round for sites that are not connected: all are waited for until the deadline.
+        sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
+        ask_once(federation, yardstick, sites, examples, device)
+        return
     server = Server(agreement.task, examples, device)
     evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
     test = evaluator.prepare(yardstick.dataset.test)
@@ -34,6 +45,21 @@ def train(federation: Federation, grid: Grid) -> None:
         test,
         yardstick.dataset,
         federation.run,
-        tell=lambda line: print(line, flush=True),
+        tell=_say,
         more=lambda progress: compare_sites(federation, server, sites, progress),
     )
+
+
+def ask_once(
+    federation: Federation, yardstick: Yardstick, sites: GridSites, examples: Mapping[int, int], device: torch.device
+) -> None:
+    """Ask every site for counts and then for sums, solve, and keep the model in the federation's run folder."""
+    agreement, folder, validation = federation.agreement, federation.run, yardstick.dataset.train
+    check_room(sum(examples.values()) + len(validation), agreement.config.point_bits)
+    folder.open(agreement.config)
+    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, folder.checkpoints, _say)
+    Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(folder)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

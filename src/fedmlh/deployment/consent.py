@@ -1,0 +1,33 @@
+"""What a site's operator must have agreed to before the site sends open statistics (algorithm one-round)."""
+
+from fedmlh.config import Config
+from fedmlh.deployment.agreement import Agreement
+from fedmlh.errors import UserError
+
+HOW_TO_AGREE = "to agree, prepare the site with --open-statistics"
+
+
+def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> None:
+    """Refuse a site whose operator has not agreed to what it will show, or has agreed to what nobody asks for."""
+    algorithm = agreement.config.algorithm
+    if algorithm != "one-round":
+        if open_statistics:
+            raise UserError(f"--open-statistics has no effect: with algorithm '{algorithm}' sites send no statistics")
+        return
+    if not open_statistics:
+        raise UserError(
+            f"site {site} would send open statistics (algorithm 'one-round'): the server will see how often each word "
+            f"occurs together with each label and with each other word at this site; {HOW_TO_AGREE}"
+        )
+
+
+def check_points(config: Config, site: str, points: int) -> None:
+    """Refuse a site with so few points that its statistics would show too much of each of them."""
+    if points == 0:
+        raise UserError(f"site {site} has no training points")
+    least = config.min_site_points
+    if config.algorithm == "one-round" and points < least:
+        raise UserError(
+            f"site {site} has {points:,} training points, fewer than min_site_points = {least:,}: the sums of so few "
+            f"show too much of each; join with more points, or agree on another min_site_points (--set at init)"
+        )

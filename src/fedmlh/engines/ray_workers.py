@@ -1,0 +1,74 @@
+"""Worker processes of a Ray cluster: started, given one thing to do at a time, and replaced when they are lost."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from fedmlh.errors import UserError
+
+#: How often a client's work may take its worker down before the client is left out.
+MAX_LOSSES = 3
+#: How long a cluster may take to find room for a worker and start it.
+START_SECONDS = 120
+
+Job = TypeVar("Job")
+
+
+class Crew:
+    """Actors of one class; each must have a method `pid`, which answers once it is ready."""
+
+    def __init__(self, kind: type, arguments: tuple[Any, ...], count: int) -> None:
+        self.count = count
+        self._worker = ray.remote(num_cpus=1)(kind)
+        self._arguments = arguments
+        self.workers: list[Any] = []
+        self._hire()
+
+    def perform(self, waiting: deque[Job], begin: Callable[[Any, Job], Any]) -> Iterator[tuple[Job, Any]]:
+        """Yield each job with its result, or with None if the worker was lost; jobs may be added on the way.
+
+        `begin` starts a job at a worker and returns the reference to its result.
+        """
+        running: dict[Any, tuple[Any, Job]] = {}
+        while waiting or running:
+            busy = [worker for worker, _ in running.values()]
+            # Never two at once, so that a worker is lost over what it was doing and nothing else.
+            for worker in [worker for worker in self.workers if worker not in busy][: len(waiting)]:
+                job = waiting.popleft()
+                running[begin(worker, job)] = (worker, job)
+            done = ray.wait(list(running), num_returns=1)[0][0]
+            worker, job = running.pop(done)
+            try:
+                result = ray.get(done)
+            except RayTaskError:
+                raise
+            except RayError:
+                self.workers.remove(worker)
+                self._hire()
+                result = None
+            yield job, result
+
+    def dismiss(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            ray.kill(worker)
+
+    def _hire(self) -> None:
+        """Start the workers that are missing, and go on with those that the cluster has room for."""
+        new = [self._worker.remote(*self._arguments) for _ in range(self.count - len(self.workers))]
+        deadline = time.monotonic() + START_SECONDS
+        for worker in new:
+            try:
+                ray.get(worker.pid.remote(), timeout=max(0.0, deadline - time.monotonic()))
+                self.workers.append(worker)
+            except RayError:
+                ray.kill(worker)
+        if not self.workers:
+            raise UserError(
+                f"the Ray cluster has not started a worker within {START_SECONDS} s: it has no free CPU, or its "
+                f"machines lack this version of fedmlh"
+            )

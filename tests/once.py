@@ -1,0 +1,47 @@
+"""Runs of one round that are small enough to be repeated, and what they leave."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedmlh.data.source import open_dataset
+from fedmlh.runs.journal import Journal
+from tiny import TINY
+
+BASE = TINY.replace(
+    algorithm="one-round",
+    rounds=1,
+    partition="dirichlet",
+    dirichlet_alpha=1.0,
+    num_clients=6,
+    clients_per_round=6,
+    label_map="identity",
+    min_site_points=1,
+)
+#: Labels as they are, and labels that clients hash by name into buckets while rare features share slots.
+VARIANTS = {
+    "labels": BASE,
+    "buckets": BASE.replace(label_map="murmur3", label_key="name", feature_slots=40),
+}
+DATA = open_dataset(BASE)
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """All that a run leaves but for time and memory: the model, what was measured and sent, who took part."""
+    (record,) = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    summary = json.loads((folder / "summary.json").read_text())
+    found = {f"metrics {key}": value for key, value in record.items()}
+    found |= {f"summary {key}": value for key, value in summary.items()}
+    found = {key: value for key, value in found.items() if "seconds" not in key and "memory" not in key}
+    found["participation"] = (folder / "participation.jsonl").read_text()
+    for name in ("weights.safetensors", "terms.bin", "labels.json"):
+        found[name] = (folder / "model" / name).read_bytes()
+    for part in ("counts", "sums"):
+        with Journal(folder / "checkpoint" / f"{part}.bin") as journal:
+            found[part] = sorted(journal.read())
+    return found
+
+
+def differing(a: Path, b: Path) -> list[str]:
+    one, two = left(a), left(b)
+    return sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))

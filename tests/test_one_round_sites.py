@@ -1,0 +1,384 @@
+"""Real sites in one round: the bits of one process, a server that dies at any moment, and what sites do not send."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedmlh.config import Config
+from fedmlh.deployment.agreement import Agreement
+from fedmlh.deployment.federation import Enrolment, Federation
+from fedmlh.deployment.site import Site
+from fedmlh.engines import simulation
+from fedmlh.engines.flower import client as client_app
+from fedmlh.engines.flower import grid as grid_module
+from fedmlh.engines.flower.evaluation import answer_question
+from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
+from fedmlh.engines.flower.processes import largest_reply
+from fedmlh.engines.flower.training import train
+from fedmlh.engines.replay import read_log, replay
+from fedmlh.errors import UserError
+from fedmlh.evaluation.report import ask
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.task import AGREED_ONCE, Task
+from fedmlh.oneround import budget
+from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.runs.folder import RunFolder
+from once import BASE, DATA, VARIANTS, differing, left
+from test_command_line import call
+from test_deployment import CATALOGUE, TEXTS, write_text
+
+NODE = 100  # that of site 0
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each variant, run in process."""
+    folder = tmp_path_factory.mktemp("in-process")
+    for name, config in VARIANTS.items():
+        simulation.run(config, DATA, folder / name)
+    return {name: folder / name for name in VARIANTS}
+
+
+class Killed(BaseException):
+    """Stands for the end of the server's process."""
+
+
+class SiteGrid:
+    """A Grid whose nodes are the sites of a federation on this machine, without Flower's processes."""
+
+    def __init__(self, federation: Federation, *, away: Iterable[int] = (), silent: Iterable[int] = ()) -> None:
+        self.folders = {NODE + n: federation.path / name for n, name in enumerate(federation.agreement.sites)}
+        self.away, self.silent = {NODE + n for n in away}, {NODE + n for n in silent}
+        self.asked: dict[str, tuple[int, Message]] = {}
+        #: How often the server looks before all are connected.
+        self.looks = sys.maxsize
+        #: How many replies the server's process lives to see.
+        self.life = sys.maxsize
+
+    def get_node_ids(self) -> list[int]:
+        if self.looks == 0:
+            self.away = set()
+        self.looks -= 1
+        return [node for node in self.folders if node not in self.away]
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        names = [f"m{len(self.asked) + place}" for place in range(len(messages))]
+        for name, message in zip(names, messages, strict=True):
+            message.metadata.__dict__.update(_message_id=name, _src_node_id=1, _run_id=1)
+            self.asked[name] = (message.metadata.dst_node_id, message)
+        return names
+
+    def pull_messages(self, names: Iterable[str]) -> list[Message]:
+        replies = []
+        for name in names:
+            node, question = self.asked[name]
+            if node in self.silent:
+                continue
+            if self.life == 0:
+                raise Killed
+            self.life -= 1
+            context = type("Context", (), {"node_config": {"site": str(self.folders[node])}})()
+            replies.append(client_app.train(question, context))
+        return replies
+
+
+@pytest.fixture(autouse=True)
+def _as_in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower sets in its processes before it calls an app; and no long pauses."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(grid_module, "PAUSE", 0.01)
+
+
+def make(folder: Path, config: Config = BASE) -> Federation:
+    federation = create_loopback(config, DATA, folder)
+    federation.write_nodes({number: NODE + number for number in range(config.num_clients)})
+    return federation
+
+
+def test_sites_give_the_bits_of_one_process(in_process: dict[str, Path], tmp_path: Path) -> None:
+    for name, config in VARIANTS.items():
+        federation = make(tmp_path / name, config)
+        train(federation, SiteGrid(federation))
+        assert differing(federation.run.path, in_process[name]) == []
+        assert replay_loopback(federation, DATA, tmp_path / f"{name}-replay")
+
+
+def test_a_server_that_dies_at_any_reply_goes_on_from_there(
+    in_process: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each life sees one reply; a reply that has come is asked for no more."""
+    federation = make(tmp_path / "fed")
+    grids = []
+    for _ in range(2 * BASE.num_clients - 1):
+        grids.append(SiteGrid(federation))
+        grids[-1].life = 1
+        with pytest.raises(Killed):
+            train(federation, grids[-1])
+    assert [len(grid.asked) for grid in grids[: BASE.num_clients]] == [6, 5, 4, 3, 2, 1 + 6]
+    with monkeypatch.context() as patch:  # killed when all but the summary is written
+        patch.setattr(RunFolder, "write_summary", lambda folder, summary: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train(federation, SiteGrid(federation))
+    last = SiteGrid(federation, away=range(BASE.num_clients))
+    train(federation, last)
+    assert differing(federation.run.path, in_process["labels"]) == []
+
+
+def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
+    in_process: dict[str, Path], tmp_path: Path
+) -> None:
+    federation = make(tmp_path / "fed")
+    train(federation, SiteGrid(federation))
+    for name in ("counts.bin", "sums.bin"):
+        path = federation.run.checkpoints / name
+        whole = bytearray(path.read_bytes())
+        whole[len(whole) // 2] ^= 1
+        path.write_bytes(whole[:-5])
+    grid = SiteGrid(federation)
+    train(federation, grid)
+    assert len(grid.asked) == 4
+    found, expected = left(federation.run.path), left(in_process["labels"])
+    assert found["weights.safetensors"] == expected["weights.safetensors"]
+
+
+def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+    federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=4))
+    train(federation, SiteGrid(federation, away=[1], silent=[4]))
+    for line in federation.run.read_participation():
+        assert line.accepted == [0, 2, 3, 5]
+        assert [(entry.client, entry.reason) for entry in line.refused] == [(1, Reason.ABSENT), (4, Reason.LATE)]
+    config, log = read_log(federation.run)
+    replay(config, log, DATA, tmp_path / "replay")
+    weights = [left(folder)["weights.safetensors"] for folder in (federation.run.path, tmp_path / "replay")]
+    assert weights[0] == weights[1] != left(in_process["labels"])["weights.safetensors"]
+
+
+def test_a_site_that_connects_before_the_deadline_is_asked(in_process: dict[str, Path], tmp_path: Path) -> None:
+    """All others have answered by then, which would be enough for the quorum."""
+    federation = make(tmp_path / "fed", BASE.replace(deadline=60, quorum=4))
+    grid = SiteGrid(federation, away=[1])
+    grid.looks = 10
+    train(federation, grid)
+    assert differing(federation.run.path, in_process["labels"]) == []
+
+
+def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
+    in_process: dict[str, Path], tmp_path: Path
+) -> None:
+    federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
+    with pytest.raises(UserError, match=r"only 5 clients sent sums .*\(client 1: not connected"):
+        train(federation, SiteGrid(federation, away=[1]))
+    train(federation, SiteGrid(federation))
+    assert left(federation.run.path)["weights.safetensors"] == left(in_process["labels"])["weights.safetensors"]
+
+
+def requests(task: Task, client: int) -> list[bytes]:
+    """What a site can be asked for."""
+    terms = Terms(Counts.of(DATA.train.X), task.config.feature_slots, weigh=False)
+    desk = Desk(task, {client: 10**6})
+    return [desk.request(COUNTS, client, b""), desk.request(SUMS, client, terms.encode())]
+
+
+def test_a_site_without_consent_or_with_few_points_sends_neither_counts_nor_sums(tmp_path: Path) -> None:
+    federation = make(tmp_path / "fed", BASE.replace(min_site_points=10))
+    site = Site(federation.path / "site-2")
+    whole, enough, few = (
+        replace(site.points, train=site.points.train.take(np.arange(n))) for n in (len(site.points.train), 10, 9)
+    )
+    for request in requests(site.agreement.task, 2):
+        for points in (whole, enough):
+            site.points = points
+            assert site.answer(request)
+        site.points = few
+        with pytest.raises(Rejected, match="9 points are fewer than min_site_points = 10") as refusal:
+            site.answer(request)
+        assert refusal.value.reason == Reason.EXAMPLES
+    site.points, site.open_statistics = whole, False
+    for request in requests(site.agreement.task, 2):
+        with pytest.raises(Rejected, match="has not agreed to open statistics") as refusal:
+            site.answer(request)
+        assert refusal.value.reason == Reason.CONFIG
+
+
+def test_consent_is_sealed_and_an_enrolment_without_it_is_refused(tmp_path: Path) -> None:
+    """Whoever changes the word by hand breaks the seal, and an enrolment without it is not taken."""
+    federation = make(tmp_path / "fed")
+    folder = federation.path / "site-0"
+    about = json.loads((folder / "shard" / "site.json").read_text())
+    assert about == {"site": "site-0", "number": 0, "open_statistics": True}
+    (folder / "shard" / "site.json").write_text(json.dumps({**about, "open_statistics": False}))
+    with pytest.raises(UserError, match=r"site\.json"):
+        Site(folder)
+    enrolment = federation.path / "enrolled" / "site-0.json"
+    content = json.loads(enrolment.read_text())
+    assert content["open_statistics"] is True
+    for other in ({"open_statistics": False}, {"open_statistics": "yes"}):
+        enrolment.write_text(json.dumps(content | other))
+        with pytest.raises(UserError, match="has not agreed to open statistics"):
+            Enrolment.load(enrolment, federation.agreement)
+    del content["open_statistics"]
+    enrolment.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="has not agreed to open statistics"):
+        federation.enrolments()
+
+
+def test_a_site_of_one_round_warms_nothing_up_and_measures_no_networks(tmp_path: Path) -> None:
+    federation = make(tmp_path / "fed")
+    site, task = Site(federation.path / "site-0"), federation.agreement.task
+    site.warm_up()
+    assert not (site.folder / "prepared").exists()
+    with pytest.raises(Rejected, match="networks only"):
+        answer_question(site, ask(task, task.draw_seeds(), "run", 1, 0, task.stack.initial(0)))
+
+
+def test_a_site_below_the_minimum_stops_a_rehearsal_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"site site-\d has \d+ training points, fewer than min_site_points = 100"):
+        create_loopback(BASE.replace(min_site_points=100), DATA, tmp_path / "fed")
+    assert not (tmp_path / "fed").exists()
+
+
+def test_the_terms_are_those_of_one_round(tmp_path: Path) -> None:
+    terms = make(tmp_path / "fed").agreement.terms
+    assert set(AGREED_ONCE) <= terms.keys()
+    assert "learning_rate" not in terms
+    agreement = Agreement.load(tmp_path / "fed" / "public")
+    with pytest.raises(UserError, match="min_site_points differs"):
+        agreement.check(terms | {"min_site_points": 2}, "site")
+
+
+def test_no_honest_reply_is_larger_than_the_largest(in_process: dict[str, Path]) -> None:
+    for name, config in VARIANTS.items():
+        task = Task(config, DATA.num_features, DATA.num_labels)
+        found = left(in_process[name])
+        replies = [len(message) for part in ("counts", "sums") for _, message in found[part]]
+        assert max(replies) < largest_reply(task, [300])
+    assert largest_reply(task) > 0
+
+
+@pytest.mark.parametrize(
+    ("points", "features", "labels", "density"), [(1, 1, 1, 1.0), (1, 9, 3, 1.0), (40, 30, 5, 0.9)]
+)
+def test_dense_points_are_within_the_largest_reply(points: int, features: int, labels: int, density: float) -> None:
+    """Payloads, without the room that a reply has for a long header."""
+    rng = np.random.default_rng(points)
+    X = csr_matrix((rng.random((points, features)) * (rng.random((points, features)) < density)).astype(np.float32))
+    Y = csr_matrix((rng.random((points, labels)) < density).astype(np.float32))
+    for bits in (4, 12):
+        task = Task(BASE.replace(point_bits=bits), features, labels)
+        desk = Desk(task, {0: points})
+        respondent = Respondent(task, 0, X, Y, DATA.labels)
+        terms = Terms(Counts.of(X), 0, weigh=False)
+        slots = terms.slots(desk.seeds).count
+        reply = respondent.reply(desk.request(SUMS, 0, terms.encode()))
+        assert desk.read_sums(0, reply, terms, slots).points == points
+        assert len(reply) < largest_reply(task, [points]) - 60_000
+
+
+@pytest.mark.parametrize("room", [(2**28, 2**25), (2**12, 2**25), (2**28, 50), (300, 10)])
+def test_slots_are_never_more_than_their_bound(room: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MOST_WEIGHTS", room[0])
+    monkeypatch.setattr(budget, "MOST_PAIRS", room[1])
+    rng = np.random.default_rng(0)
+    for features in (1, 5, 63, 64, 65, 1000):
+        for outputs in (1, 7, 100):
+            frequencies = rng.integers(0, 50, features)
+            chosen = budget.choose_slots(frequencies, 100, outputs) or np.count_nonzero(frequencies)
+            assert chosen <= budget.most_slots(features, outputs)
+
+
+def test_consent_is_asked_for_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, fed = write_text(tmp_path / "data" / "server", TEXTS["server"], CATALOGUE), tmp_path / "fed"
+    init = ("federation", "init", fed, "one-round", "--data", server, "--address", "127.0.0.1:9092")
+    assert call(*init, "--sites", "north,south,west,east,mid,far", "--set", "min_site_points=2") == 0
+    assert "must agree" in capsys.readouterr().err.replace("\n", " ")
+    config = Federation(fed).agreement.config
+    assert (config.num_clients, config.clients_per_round, config.quorum) == (6, 6, 4)
+    data = write_text(tmp_path / "data" / "north", TEXTS["north"])
+    prepare = ("site", "prepare", fed / "public", "--site", "north", "--data", data, "--out", tmp_path / "north")
+    assert call(*prepare) == 2
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "the server will see how often each word occurs together with each label and with each other word" in said
+    assert "--open-statistics" in said
+    assert not (tmp_path / "north").exists()
+    assert call(*prepare, "--open-statistics") == 0
+    shutil.copy(tmp_path / "north" / "enrolment.json", fed / "enrolled" / "north.json")
+    assert list(Federation(fed).enrolments()) == [0]
+    assert Site(tmp_path / "north").open_statistics
+    few = write_text(tmp_path / "data" / "few", TEXTS["north"][:1])
+    prepare = ("site", "prepare", fed / "public", "--site", "south", "--data", few, "--out", tmp_path / "south")
+    assert call(*prepare, "--open-statistics") == 2
+    assert "1 training points, fewer than min_site_points = 2" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "south").exists() or not any((tmp_path / "south").iterdir())
+
+
+def test_consent_to_what_nobody_asks_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = write_text(tmp_path / "server", TEXTS["server"], CATALOGUE)
+    init = ("federation", "init", tmp_path / "fed", "eurlex-4k", "--data", server, "--address", "127.0.0.1:9092")
+    assert call(*init, "--sites", "north", "--set", "num_buckets=3", "--set", "hidden_sizes=8") == 0
+    prepare = ("site", "prepare", tmp_path / "fed" / "public", "--site", "north", "--data", server, "--out")
+    assert call(*prepare, tmp_path / "north", "--open-statistics") == 2
+    assert "--open-statistics has no effect" in capsys.readouterr().err.replace("\n", " ")
+    assert call(*prepare, tmp_path / "north") == 0
+    for file in ("shard/site.json", "enrolment.json"):
+        assert "open_statistics" not in (tmp_path / "north" / file).read_text()
+
+
+@pytest.mark.slow
+def test_over_flower_the_run_is_that_in_process_and_so_is_its_replay(
+    in_process: dict[str, Path], tmp_path: Path
+) -> None:
+    """A SuperLink and six SuperNodes over TLS with registered keys."""
+    federation = create_loopback(BASE, DATA, tmp_path / "fed")
+    train_loopback(federation, print)
+    assert differing(federation.run.path, in_process["labels"]) == []
+    assert replay_loopback(federation, DATA, tmp_path / "replay")
+
+
+#: A site that takes its time, so that the server can be killed while it waits.
+SLOW = """
+import time
+from fedmlh.oneround import exchange
+quick = exchange.Respondent.reply
+def reply(self, request):
+    time.sleep(8)
+    return quick(self, request)
+exchange.Respondent.reply = reply
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+    """Once between the counts of two sites and once between their sums."""
+    from test_flower_faults import Rehearsal, wait_for
+
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
+    rehearsal = Rehearsal(tmp_path / "fed", BASE)
+    journals = [rehearsal.federation.run.checkpoints / f"{part}.bin" for part in ("counts", "sums")]
+    with rehearsal.running("site-2", tmp_path / "slow") as start:
+        for journal in journals:
+            wait_for(lambda journal=journal: journal.exists() and journal.stat().st_size, start)  # type: ignore[misc]
+            killed = rehearsal.find("fedmlh.engines.flower.serverapp")
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        assert start.wait(300) == 0, (rehearsal.federation.path / "start.log").read_text()
+    said = (rehearsal.federation.path / "start.log").read_text()
+    assert said.count("going on from there") == 2
+    assert differing(rehearsal.federation.run.path, in_process["labels"]) == []
+    assert replay_loopback(rehearsal.federation, DATA, tmp_path / "replay")
