@@ -1,10 +1,12 @@
 """Runs of one round that are small enough to be repeated, and what they leave."""
 
 import json
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from fedmlh.data.source import open_dataset
+from fedmlh.federated.messages import StatisticsHeader, unpack
 from fedmlh.runs.journal import Journal
 from tiny import TINY
 
@@ -38,8 +40,14 @@ def left(folder: Path) -> dict[str, Any]:
         found[name] = (folder / "model" / name).read_bytes()
     for part in ("counts", "sums"):
         with Journal(folder / "checkpoint" / f"{part}.bin") as journal:
-            found[part] = sorted(journal.read())
+            found[part] = sorted((client, open_message(message)) for client, message in journal.read())
     return found
+
+
+def open_message(message: bytes) -> tuple[Any, ...]:
+    """What a message says, but for the name of its run, in which a simulation counts its data."""
+    header, payload = unpack(StatisticsHeader, message, len(message))
+    return (*astuple(replace(header, run="")), bytes(payload))
 
 
 def differing(a: Path, b: Path) -> list[str]:
