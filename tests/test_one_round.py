@@ -685,7 +685,8 @@ class Post:
 
     def __init__(self, change=lambda client, reply: [reply]):
         self.change = change
-        self.asked, self.answered = [], []
+        #: Part and client of each request, bytes of all that was sent, and all answers.
+        self.asked, self.sent, self.answered = [], [], []
 
     def __call__(self, population, workers):
         self.inner = live_in_process(population, workers)
@@ -701,7 +702,9 @@ class Post:
     def exchange(self, clients, post):
         def ask(client):
             request = post(client)
-            self.asked.append((post.place[1], client, len(request)))
+            self.sent.append(len(request))
+            if post.place[1] < 2:  # the third part is the result, for which nothing is asked
+                self.asked.append((post.place[1], client))
             return request
 
         for client, reply in self.clients.exchange(clients, ask):
@@ -713,19 +716,20 @@ class Post:
 def test_bytes_are_those_of_the_messages(data, tmp_path):
     engine = Post()
     ended = run(ONCE, data, tmp_path / "run", engine=engine, workers=4)
-    assert sorted(engine.asked)[0][:2] == (0, 0)
-    assert len(engine.asked) == 12
+    assert sorted(engine.asked) == [(part, client) for part in (0, 1) for client in range(6)]
     assert ended.summary["bytes_up"] == sum(map(len, engine.answered))
+    assert ended.summary["bytes_down"] == sum(engine.sent)
     delivered = ended.summary["delivered"]
-    assert delivered["bytes"] == min(delivered["sums_bytes"], delivered["model_bytes"])
-    assert ended.summary["bytes_down"] == sum(size for *_, size in engine.asked) + 6 * delivered["bytes"]
+    smallest = min(delivered["sums_bytes"], delivered["model_bytes"])
+    assert delivered["what"] == ("sums" if smallest == delivered["sums_bytes"] else "model")
+    assert all(0 < size - smallest < 1000 for size in sorted(engine.sent)[-6:])
 
 
 def test_a_client_that_answers_twice_counts_once(data, finished, tmp_path):
     twice = run(ONCE, data, tmp_path / "run", engine=Post(lambda client, reply: [reply] * (1 + (client == 3))))
     assert weights_of(twice) == weights_of(finished)
     record = RunFolder(twice.folder).read_metrics()[0]
-    assert [(entry["client"], entry["reason"]) for entry in record["refused"]] == [(3, "duplicate")] * 2
+    assert [(entry["client"], entry["reason"]) for entry in record["refused"]] == [(3, "duplicate")] * 3
 
 
 def test_clients_that_fail_are_left_out_and_named(data, finished, tmp_path):
@@ -740,7 +744,7 @@ def test_clients_that_fail_are_left_out_and_named(data, finished, tmp_path):
     # They answer later: the run that is resumed asks them alone, and all others only where the terms have changed.
     engine = Post()
     resumed = run(ONCE, data, ended.folder, engine=engine, resume=True)
-    assert sorted(client for part, client, _ in engine.asked if part == 0) == [2, 4]
+    assert sorted(client for part, client in engine.asked if part == 0) == [2, 4]
     assert weights_of(resumed) == weights_of(finished)
     with pytest.raises(UserError, match=r"fewer than quorum = 5 .*--resume"):
         run(ONCE.replace(quorum=5, clients_per_round=5), data, tmp_path / "few", engine=Post(change))
@@ -810,7 +814,7 @@ def test_a_run_that_was_cut_off_anywhere_asks_those_that_are_missing(data, finis
         missing += [(part, client) for end, client in ends if end > cut]
     engine = Post()
     resumed = run(ONCE, data, out, engine=engine, resume=True)
-    assert sorted((part, client) for part, client, _ in engine.asked) == sorted(missing)
+    assert sorted(engine.asked) == sorted(missing)
     assert weights_of(resumed) == weights_of(finished)
     # All that is needed lies on disk now.
     engine = Post()
@@ -830,7 +834,7 @@ def test_a_message_that_was_damaged_is_asked_for_again(data, finished, tmp_path)
         path.write_bytes(content)
     engine = Post()
     resumed = run(ONCE, data, out, engine=engine, resume=True)
-    assert [(part, client) for part, client, _ in engine.asked] == hurt
+    assert engine.asked == hurt
     assert weights_of(resumed) == weights_of(finished)
 
 

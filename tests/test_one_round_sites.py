@@ -134,8 +134,9 @@ def test_a_server_that_dies_at_any_reply_goes_on_from_there(
         patch.setattr(RunFolder, "write_summary", lambda folder, summary: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             train(federation, SiteGrid(federation))
-    last = SiteGrid(federation, away=range(BASE.num_clients))
+    last = SiteGrid(federation)
     train(federation, last)
+    assert len(last.asked) == BASE.num_clients  # sent the result once more, and asked for nothing
     assert differing(federation.run.path, in_process["labels"]) == []
 
 
@@ -151,7 +152,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
         path.write_bytes(whole[:-5])
     grid = SiteGrid(federation)
     train(federation, grid)
-    assert len(grid.asked) == 4
+    assert len(grid.asked) == 4 + BASE.num_clients  # and the result for all
     found, expected = (
         folder / "model" / "weights.safetensors" for folder in (federation.run.path, in_process["labels"])
     )
@@ -161,7 +162,9 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
 def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=4))
     train(federation, SiteGrid(federation, away=[1], silent=[4]))
-    for line in federation.run.read_participation():
+    *asked, sent = federation.run.read_participation()
+    assert sent.sampled == sent.accepted == [0, 2, 3, 5]
+    for line in asked:
         assert line.accepted == [0, 2, 3, 5]
         assert [(entry.client, entry.reason) for entry in line.refused] == [(1, Reason.ABSENT), (4, Reason.LATE)]
     config, log = read_log(federation.run)

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedmlh.cli import data, federation, models, planning, reproduction, runs
+from fedmlh.cli import data, federation, models, one_round, planning, reproduction, runs
 from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, terminable
 from fedmlh.errors import UserError
 
@@ -45,6 +45,7 @@ app.command()(planning.plan)
 app.command("config")(planning.show_config)
 app.command()(runs.report)
 app.command()(reproduction.reproduce)
+app.add_typer(one_round.one_round_app, name="one-round")
 app.add_typer(data.data_app, name="data")
 app.add_typer(federation.federation_app, name="federation")
 app.add_typer(federation.site_app, name="site")

@@ -219,7 +219,11 @@ class Site:
         if len(train) < least:
             raise Rejected(Reason.EXAMPLES, f"{len(train):,} points are fewer than min_site_points = {least:,}")
         with one_thread():
-            return Respondent(task, self.number, train.X, train.Y, self.points.labels).reply(request)
+            labels = self.points.labels
+            return Respondent(task, self.number, train.X, train.Y, labels, self._keep_result).reply(request)
+
+    def _keep_result(self, result: memoryview) -> None:
+        write_checked(self.folder / "result", bytes(result))
 
     def _client(self, seeds: Seeds) -> Client:
         """The client with its points hashed by these seeds: as an earlier message left them, or now."""

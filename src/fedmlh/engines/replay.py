@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
+from fedmlh.engines.collecting import Post
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.engines.loop import Run, Tell, Watch, ignore
-from fedmlh.engines.once import Post
 from fedmlh.engines.population import Population
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError

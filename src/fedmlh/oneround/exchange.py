@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,14 +15,16 @@ from fedmlh.federated.messages import Reason, Rejected, RequestHeader, Statistic
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.oneround.budget import MOST_PAIRS, most_slots
+from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.points import Slots, most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
 
-#: What a client can be asked for.
-COUNTS, SUMS = "counts", "sums"
+#: What a client can be asked for, and what it is sent in the end.
+COUNTS, SUMS, RESULT = "counts", "sums", "result"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
+_RESULT = struct.Struct("<Bdd")
 #: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
 _BYTES_PER_CELL, _BYTES_PER_NUMBER, _MOST_BYTES = 8, 16, 2**31
 
@@ -94,6 +96,32 @@ class Terms:
         )
 
 
+@dataclass(frozen=True)
+class Result:
+    """What all clients are sent in the end: λ, the power, and the sums, from which they can solve, or the model."""
+
+    ridge: float
+    power: float
+    sums: bytes
+    model: bytes
+
+    @classmethod
+    def of(cls, sums: Sums, model: Linear, ridge: float, power: float, bits: int) -> "Result":
+        """Encode both; the smaller is what will be sent."""
+        return cls(ridge, power, encode_sums(sums, bits), model.encode())
+
+    def encode(self) -> bytes:
+        """Return the payload of a message."""
+        is_model = len(self.model) < len(self.sums)
+        return _RESULT.pack(is_model, self.ridge, self.power) + (self.model if is_model else self.sums)
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """Return what a summary says of it."""
+        sizes = {"sums_bytes": len(self.sums), "model_bytes": len(self.model)}
+        return {"what": "model" if len(self.model) < len(self.sums) else "sums", **sizes}
+
+
 def name_terms(payload: bytes | memoryview) -> str:
     """Return a name for the terms that a request carries; none for a request that carries none."""
     return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""
@@ -117,10 +145,20 @@ def asks_for_buckets(task: Task) -> bool:
 class Respondent:
     """A client of one round: answers requests with sums over its points."""
 
-    def __init__(self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels) -> None:
+    def __init__(
+        self,
+        task: Task,
+        number: int,
+        X: csr_matrix,
+        Y: csr_matrix,
+        labels: Labels,
+        keep: Callable[[memoryview], None] = lambda result: None,
+    ) -> None:
+        """Take the client's points; `keep` is called with what came of the sums of all."""
         self.task = task
         self.number = number
         self.X, self.Y, self.labels = X, Y, labels
+        self.keep = keep
 
     def answer(self, request: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """Return the statistics that a request asks for; nothing is kept between requests."""
@@ -128,8 +166,7 @@ class Respondent:
 
     def reply(self, request: bytes) -> bytes:
         """Return the statistics that a request asks for."""
-        most = _TERMS.size + _BYTES_PER_NUMBER * self.task.num_features
-        header, payload = unpack(RequestHeader, request, most)
+        header, payload = unpack(RequestHeader, request, _MOST_BYTES)
         if header.client != self.number:
             raise Rejected(Reason.CLIENT, f"a request for client {header.client}")
         if header.config != self.task.fingerprint:
@@ -145,6 +182,9 @@ class Respondent:
             except ValueError as problem:
                 raise Rejected(Reason.MALFORMED, str(problem)) from None
             answer = encode_sums(self.sum(terms, seeds), self.task.config.point_bits)
+        elif header.part == RESULT:
+            self.keep(payload)
+            answer = b""
         else:
             raise Rejected(Reason.MALFORMED, "a request for something unknown")
         reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), len(self))
@@ -206,6 +246,13 @@ class Desk:
         except ValueError as problem:
             raise Rejected(Reason.MALFORMED, str(problem)) from None
 
+    def read_thanks(self, client: int, message: bytes) -> bool:
+        """Return that a client has taken the result, or Rejected."""
+        payload, _ = self._open(RESULT, client, message, 0, None)
+        if len(payload):
+            raise Rejected(Reason.MALFORMED, "thanks that say more")
+        return True
+
     def most_cells(self, client: int, num_slots: int) -> int:
         """Return the most pairs, of slots and of slots with labels, that the points of a client can have.
 
@@ -234,11 +281,13 @@ class Desk:
     def _most_counted(self) -> int:
         return _BYTES_PER_NUMBER * (self.task.num_features + 1)
 
-    def _open(self, part: str, client: int, message: bytes, most: int, terms: str = "") -> tuple[memoryview, int]:
+    def _open(
+        self, part: str, client: int, message: bytes, most: int, terms: str | None = ""
+    ) -> tuple[memoryview, int]:
         header, payload = unpack(StatisticsHeader, message, most)
         if header.run != self.run:
             raise Rejected(Reason.RUN, "statistics of another run")
-        if (header.config, header.terms) != (self.task.fingerprint, terms):
+        if header.config != self.task.fingerprint or terms not in (None, header.terms):
             raise Rejected(Reason.CONFIG, "statistics under other terms")
         if header.client != client or client not in self.max_examples:
             raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")

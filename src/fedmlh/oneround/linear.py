@@ -40,6 +40,10 @@ class Linear:
     def __len__(self) -> int:
         return len(self.levels)
 
+    def encode(self) -> bytes:
+        """Return the arrays as bytes, one after the other."""
+        return b"".join(array.tobytes() for array in (self.starts, self.columns, self.levels, self.scales))
+
     @property
     def nbytes(self) -> int:
         """The bytes of the arrays."""

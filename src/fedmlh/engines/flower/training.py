@@ -1,16 +1,18 @@
 """A run over real sites, put together from the parts that a run in one process has."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from flwr.serverapp import Grid
 
 from fedmlh.deployment.federation import Federation, Yardstick
+from fedmlh.engines.collecting import Exchange
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.flower.evaluation import compare_sites
 from fedmlh.engines.flower.grid import GridSites
 from fedmlh.engines.loop import Judge, conduct
-from fedmlh.engines.once import Exchange, Work
+from fedmlh.engines.once import Work
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 from fedmlh.oneround.exchange import Desk
@@ -57,7 +59,9 @@ def ask_once(
     agreement, folder, validation = federation.agreement, federation.run, yardstick.dataset.train
     check_room(sum(examples.values()) + len(validation), agreement.config.point_bits)
     folder.open(agreement.config)
-    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, folder.checkpoints, _say)
+    deadline = agreement.config.deadline
+    offer = partial(sites.ask, "train", quorum=0, deadline=deadline)
+    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, offer, folder.checkpoints, _say)
     Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(folder)
 
 

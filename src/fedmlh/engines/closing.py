@@ -1,0 +1,193 @@
+"""From sums to a model: λ and the power chosen, the solution cut down to a model, measured and written."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.engines.loop import Tell
+from fedmlh.evaluation.costs import peak_memory_bytes
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values, selection_score
+from fedmlh.federated.task import Seeds, Task
+from fedmlh.hashing.labels import LabelMap
+from fedmlh.model.decoder import Decoder
+from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem
+from fedmlh.oneround.exchange import Terms, asks_for_buckets, spread
+from fedmlh.oneround.linear import Linear, compress, index_type
+from fedmlh.oneround.model import LinearRanker, SlotFeatures
+from fedmlh.oneround.points import Slots, add_one
+from fedmlh.oneround.solve import Solver, block_columns
+from fedmlh.oneround.sums import Sums
+from fedmlh.runs.folder import RunFolder
+from fedmlh.serving.bundle import save_bundle
+
+#: Validation points that choose λ and the power, and test points by which the loss of leaving out weights is measured.
+_MOST_CHOOSING, _MOST_COMPARED = 4096, 1024
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A problem and its solution."""
+
+    problem: Problem
+    choice: Choice
+    solver: Solver
+    model: Linear
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What turns sums under fixed terms into a model."""
+
+    task: Task
+    seeds: Seeds
+    terms: Terms
+    dataset: Dataset
+    frequencies: LabelCounts
+    device: torch.device
+    tell: Tell
+
+    @cached_property
+    def slots(self) -> Slots:
+        """Where features go."""
+        return self.terms.slots(self.seeds)
+
+    @cached_property
+    def label_map(self) -> LabelMap:
+        """Where labels go."""
+        return self.task.label_map(self.seeds, self.dataset.labels.keys)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """From outputs to labels."""
+        return Decoder(torch.from_numpy(self.label_map.buckets), self.task.num_outputs)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Measures models of this run."""
+        ranker = LinearRanker(self.decoder.buckets, self.decoder.num_buckets)
+        return Evaluator(self.task.config, self.frequencies, SlotFeatures(self.slots), ranker)
+
+    def pose(self, sums: Sums) -> Problem:
+        """Return the linear problem of these sums."""
+        mix = None if asks_for_buckets(self.task) or self.task.identity else spread(self.label_map)
+        return Problem.of(sums, self.task.config.point_bits, mix)
+
+    def choose(self, sums: Sums, validation: Split) -> Choice:
+        """Choose λ and the power on points that are not among the sums, where they are not set."""
+        config = self.task.config
+        points = pick_points(validation)
+
+        def judge(labels: np.ndarray) -> float:
+            return selection_score(self.measure(labels, points.Y))
+
+        X = add_one(self.slots.apply(points.X), 1.0)
+        k = max(config.top_k)
+        chooser = Chooser(self.pose(sums), X, points.excluded, self.decoder, k, judge, self.device)
+        ridges = (config.ridge,) if config.ridge else RIDGES
+        powers = (config.count_power,) if config.count_power >= 0 else POWERS
+        choice = chooser.choose(ridges, powers)
+        self.tell(f"λ {choice.ridge:g}, scores divided by count^{choice.power:g}: best on {len(points):,} points")
+        return choice
+
+    def solve(self, sums: Sums, choice: Choice) -> Solved:
+        """Return the solution for all outputs, cut down to the size that a model may have."""
+        problem = self.pose(sums)
+        num_outputs = problem.cross.shape[1]
+        solver = Solver(problem.system(choice.ridge), num_outputs, self.device)
+        weigh, columns = problem.weigh(choice.power), problem.cross.tocsc()
+
+        def solve(block: np.ndarray) -> np.ndarray:
+            right = torch.from_numpy(columns[:, block].toarray())
+            return np.asarray(solver(right).float().cpu().numpy() * weigh[block])
+
+        size = block_columns(solver.system.size, num_outputs)
+        blocks = (np.arange(begin, min(begin + size, num_outputs)) for begin in range(0, num_outputs, size))
+        usage = solver.system.matrix.diagonal() - choice.ridge
+        entry = 1 + np.dtype(index_type(num_outputs)).itemsize
+        most = max(1, int(self.task.config.model_mib * 2**20) // entry)
+        return Solved(problem, choice, solver, compress(solve, blocks, usage, (num_outputs, most)))
+
+    def compare(self, solved: Solved) -> dict[str, Any]:
+        """Measure what leaving out and rounding weights costs, on some test points."""
+        test, choice, model = self.dataset.test, solved.choice, solved.model
+        points = test.take(_spread_rows(len(test), _MOST_COMPARED))
+        X, k = add_one(self.slots.apply(points.X), 1.0), max(self.task.config.top_k)
+        chooser = Chooser(solved.problem, X, points.excluded, self.decoder, k, lambda labels: 0.0, self.device)
+        labels = chooser.try_ridge(choice.ridge, (choice.power,), solved.solver).labels
+        exact = self.measure(labels, points.Y)["precision"]
+        kept = self.evaluator.evaluate(model, self.evaluator.prepare(points))["precision"]
+        return {
+            "weights": len(model),
+            "of": len(model.scales) * model.num_outputs,
+            "precision_lost": {name: exact[name] - kept[name] for name in exact},
+        }
+
+    def write(self, folder: RunFolder, solved: Solved, record: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+        """Test the model, write it with all figures, and return them."""
+        began, choice = time.perf_counter(), solved.choice
+        test = self.evaluator.evaluate(solved.model, self.evaluator.prepare(self.dataset.test))
+        record["seconds_evaluation"] = time.perf_counter() - began
+        # Without points that judged it, a model is judged by the test part, which selects nothing.
+        if "validation" not in record:
+            record["test"] = test
+        more = {**more, "kept": self.compare(solved)}
+        # The model says which λ and power it was solved with, so that it can be solved for again.
+        chosen = Task(
+            self.task.config.replace(ridge=choice.ridge, count_power=choice.power),
+            self.task.num_features,
+            self.task.num_labels,
+        )
+        save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms)
+        folder.write_metrics([record])
+        summary = self.summarize(record, test, solved) | more
+        folder.write_summary(summary)
+        return summary
+
+    def summarize(self, record: dict[str, Any], test: Values, solved: Solved) -> dict[str, Any]:
+        """Return the figures under the names that other runs have, and those of one round."""
+        config, model = self.task.config, solved.model
+        return {
+            "name": config.name,
+            "algorithm": config.algorithm,
+            "seed": config.seed,
+            "selection": config.selection,
+            "num_parameters": len(model),
+            "model_bytes": model.nbytes,
+            "best_round": 1,
+            "rounds": 1,
+            **test,
+            **({"validation": record["validation"]} if "validation" in record else {}),
+            "bytes_up": record["bytes_up"],
+            "bytes_down": record["bytes_down"],
+            "bytes_up_to_best": record["bytes_up"],
+            "bytes_down_to_best": record["bytes_down"],
+            "paper_volume_bytes": record["bytes_up"],
+            "seconds_per_round": record["seconds_training"],
+            "seconds_evaluation_per_round": record["seconds_evaluation"],
+            "peak_memory_bytes": peak_memory_bytes(),
+            "ridge": solved.choice.ridge,
+            "count_power": solved.choice.power,
+            "slots": self.slots.count,
+        }
+
+    def measure(self, labels: np.ndarray, Y: csr_matrix) -> Values:
+        """Return every metric of labels that were ranked for points.  # [n, k], [n, p]"""
+        metrics = self.evaluator.metrics()
+        metrics.add(labels, Y)
+        return metrics.values()
+
+
+def pick_points(validation: Split) -> Split:
+    """Return the points that choose, evenly spread where there are many."""
+    return validation.take(_spread_rows(len(validation), _MOST_CHOOSING))
+
+
+def _spread_rows(count: int, most: int) -> np.ndarray:
+    """Return at most so many rows, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)) if count else np.zeros(0, np.int64)

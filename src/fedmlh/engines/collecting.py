@@ -1,0 +1,125 @@
+"""What clients are asked for in one round and what they answer, on disk as it comes."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedmlh.engines.loop import Tell
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.participation import Attempt, Refusal
+from fedmlh.oneround.exchange import RESULT, Desk
+from fedmlh.runs.journal import Journal
+
+#: The file of the sums over the server's own points, which are in no client's.
+OWN = "own"
+#: How clients are reached: whom to ask, and the message for each, to replies in any order.
+Ask = Callable[[Sequence[int], "Post"], Iterable[tuple[int, bytes | Rejected]]]
+
+
+class Post:
+    """The messages of one part of the exchange."""
+
+    def __init__(self, attempt: int, write: Callable[[int], bytes]) -> None:
+        #: Round and attempt, as the participation log counts them: each part is an attempt.
+        self.place = (1, attempt)
+        self.write = write
+
+    def __call__(self, client: int) -> bytes:
+        """Return the message for a client, which counts as sent."""
+        return self.write(client)
+
+
+@dataclass
+class Exchange:
+    """What was asked and answered so far, on disk as it comes."""
+
+    desk: Desk
+    ask: Ask
+    #: The same, but those who are not there are not waited for.
+    offer: Ask
+    folder: Path
+    tell: Tell
+    bytes_up: int = 0
+    bytes_down: int = 0
+    #: Who took part in which part.
+    log: list[Attempt] = field(default_factory=list)
+
+    def collect(
+        self, part: str, clients: Sequence[int], payload: bytes, read: Callable[[int, bytes], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield what each client says; those whose answer lies on disk already are not asked again."""
+        known: set[int] = set()
+        refused: list[Refusal] = []
+        sent: list[int] = []  # appended to by the engine's threads, so not a running sum
+        with Journal(self.folder / f"{part}.bin") as journal:
+            for client, message in journal.read():
+                if client in clients and client not in known:
+                    content = self._take(client, message, read, known, [])
+                    if content is not None:
+                        known.add(client)
+                        yield client, content
+            missing = [client for client in clients if client not in known]
+            self.bytes_down += sum(len(self.desk.request(part, client, payload)) for client in known)
+            replies = self.ask(missing, self._write(part, payload, sent)) if missing else ()
+            for asked, (client, reply) in enumerate(replies, 1):
+                content = self._take(client, reply, read, known, refused)
+                if content is not None and isinstance(reply, bytes):
+                    journal.append(client, reply)
+                    known.add(client)
+                    yield client, content
+                if asked * 10 // len(missing) > (asked - 1) * 10 // len(missing):
+                    self.tell(f"{part}: {len(known):,} of {len(clients):,} clients have answered")
+            journal.sync()
+        self.bytes_down += sum(sent)
+        answered = {entry.client for entry in refused} | known
+        refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
+        refused.sort(key=lambda entry: entry.client)
+        self.log.append(Attempt(1, len(self.log), list(clients), sorted(known), refused))
+
+    def deliver(self, clients: Sequence[int], payload: bytes) -> None:
+        """Send these clients the result; who does not take it has had its part in it all the same."""
+        taken, refused, sent = set[int](), list[Refusal](), list[int]()
+        for client, reply in self.offer(clients, self._write(RESULT, payload, sent)):
+            if self._take(client, reply, self.desk.read_thanks, taken, refused) is not None:
+                taken.add(client)
+        self.bytes_down += sum(sent)
+        answered = {entry.client for entry in refused} | taken
+        refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
+        refused.sort(key=lambda entry: entry.client)
+        self.log.append(Attempt(1, len(self.log), list(clients), sorted(taken), refused))
+
+    def refuse(self, clients: Collection[int], reason: Reason, detail: str) -> None:
+        """Write down that what these clients said last does not count after all."""
+        last = self.log[-1]
+        accepted = [client for client in last.accepted if client not in clients]
+        refused = [*last.refused, *(Refusal(client, reason, detail) for client in clients)]
+        refused.sort(key=lambda entry: entry.client)
+        self.log[-1] = replace(last, accepted=accepted, refused=refused)
+
+    def _write(self, part: str, payload: bytes, sent: list[int]) -> Post:
+        def write(client: int) -> bytes:
+            message = self.desk.request(part, client, payload)
+            sent.append(len(message))
+            return message
+
+        return Post(len(self.log), write)
+
+    def _take(
+        self,
+        client: int,
+        reply: bytes | Rejected,
+        read: Callable[[int, bytes], Any],
+        known: set[int],
+        refused: list[Refusal],
+    ) -> Any:
+        try:
+            if isinstance(reply, Rejected):
+                raise reply
+            self.bytes_up += len(reply)
+            if client in known:
+                raise Rejected(Reason.DUPLICATE, "it has answered already")
+            return read(client, reply)
+        except Rejected as refusal:
+            refused.append(Refusal(client, refusal.reason, refusal.detail))
+            return None
