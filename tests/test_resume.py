@@ -613,6 +613,7 @@ CHANGES = {
     "normalize": True,
     "point_bits": 6,
     "feature_slots": 64,
+    "min_site_points": 7,
     "ridge": 1.0,
     "count_power": 0.1,
     "model_mib": 1.0,
