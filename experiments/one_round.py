@@ -74,7 +74,7 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
     rows = [[*heads, "up, both ways, MiB", "up at K 100", "zipped data", "same model"], ["---"] * (len(heads) + 4)]
     for name, entry in result.items():
         runs = {run["variant"]: run for run in entry["runs"]}
-        first = runs["K 10, iid"]
+        first, exact = runs["K 10, iid"], "K 10, iid, 12 bits"
         models = {run["weights_sha256"] for variant, run in runs.items() if "bits" not in variant}
         reference = central[name]["precision"]
         both = first["bytes_up"] + first["bytes_down"]
@@ -85,13 +85,13 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
                 f"{_mean(first['precision']):.2f}",
                 _triple(reference),
                 f"{_mean(reference):.2f}",
-                f"{_mean(runs['K 10, iid, 12 bits']['precision']):.2f}",
+                f"{_mean(runs[exact]['precision']):.2f}" if exact in runs else "–",
                 f"{first['ridge']:g}, {first['count_power']:g}",
                 f"{first['slots']:,}",
                 f"{first['bytes_up'] / 2**20:.1f}, {both / 2**20:.1f}",
                 f"{runs['K 100, iid']['bytes_up'] / 2**20:.1f}",
                 f"{entry['zip_bytes'] / 2**20:.1f}",
-                "yes" if len(models) == 1 else "NO",
+                f"{'yes' if len(models) == 1 else 'NO'}, {len(runs) - (exact in runs)} ways",
             ]
         )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
