@@ -86,7 +86,7 @@ def plot(result: list[dict[str, Any]], central: dict[str, Any], path: Path) -> N
             axes.plot(sent, found, "o" if len(sent) == 1 else "-", color=colour, linewidth=1.2)
     right = axes.get_xlim()[1]
     for name, colour in colours.items():
-        last = next(run for run in result if run["method"] == name)["rounds"][-1]
+        last = max((run["rounds"][-1] for run in result if run["method"] == name), key=lambda entry: entry["bytes"])
         place = (last["bytes"] / 2**20, 100 * last["test"]["1"])
         axes.annotate(name, place, xytext=(6, -3), textcoords="offset points", color=colour, fontsize=9)
     alone = central["alone"]["precision"]["1"]["mean"]

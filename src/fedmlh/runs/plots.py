@@ -39,7 +39,9 @@ def draw_curves(groups: Groups, kind: str) -> bytes:
                 for xs, ys in zip(x, values, strict=True):
                     axes[row][column].plot(xs, ys, color=colour, alpha=0.35, lw=1)
                 mean_x, mean_y = (np.mean([series[:shortest] for series in many], axis=0) for many in (x, values))
-                axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, label=label)
+                # A run of one round is a point, which a line would not show.
+                marker = "o" if shortest == 1 else ""
+                axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, marker=marker, label=label)
     judges = {"test" if "(best round on test)" in name else "validation" for name in groups}
     part = " or ".join(sorted(judges))
     for column, k in enumerate(ks):
