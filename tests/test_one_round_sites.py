@@ -30,6 +30,7 @@ from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, tra
 from fedmlh.engines.flower.processes import largest_reply
 from fedmlh.engines.flower.training import train
 from fedmlh.engines.replay import read_log, replay
+from fedmlh.engines.site_model import make_site_model
 from fedmlh.errors import UserError
 from fedmlh.evaluation.report import ask
 from fedmlh.federated.messages import Reason, Rejected
@@ -37,6 +38,8 @@ from fedmlh.federated.task import AGREED_ONCE, Task
 from fedmlh.oneround import budget
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
 from fedmlh.runs.folder import RunFolder
+from fedmlh.serving.predictor import Model
+from fedmlh.storage import read_checked, write_checked
 from once import BASE, DATA, VARIANTS, differing, left
 from test_command_line import call
 from test_deployment import CATALOGUE, TEXTS, write_text
@@ -116,6 +119,29 @@ def test_sites_give_the_bits_of_one_process(in_process: dict[str, Path], tmp_pat
         train(federation, SiteGrid(federation))
         assert differing(federation.run.path, in_process[name]) == []
         assert replay_loopback(federation, DATA, tmp_path / f"{name}-replay")
+
+
+def test_every_site_can_make_the_model_of_what_it_was_sent(tmp_path: Path) -> None:
+    """By solving for the sums of all, or as it came: the server's model to the bit, and it predicts."""
+    sent = set()
+    for name, config in (VARIANTS | {"small": BASE.replace(model_mib=0.01)}).items():
+        federation = make(tmp_path / name, config)
+        with pytest.raises(UserError, match="no result of one round"):
+            make_site_model(Site(federation.path / "site-0"), tmp_path / "early", print)
+        train(federation, SiteGrid(federation))
+        sent.add(federation.run.read_summary()["delivered"]["what"])
+        expected = (federation.run.model / "weights.safetensors").read_bytes()
+        for site in ("site-0", "site-3"):
+            out = tmp_path / f"{name}-{site}"
+            make_site_model(Site(federation.path / site), out, print)
+            assert (out / "weights.safetensors").read_bytes() == expected
+            assert Model.load(out).predict(DATA.test.X[:3]) == Model.load(federation.run.path).predict(DATA.test.X[:3])
+        result = federation.path / "site-0" / "result"
+        write_checked(result, read_checked(result)[:-9])
+        with pytest.raises(UserError, match="cannot be used"):
+            make_site_model(Site(federation.path / "site-0"), tmp_path / "bad", print)
+        assert not (tmp_path / "bad").exists()
+    assert sent == {"sums", "model"}
 
 
 def test_a_server_that_dies_at_any_reply_goes_on_from_there(

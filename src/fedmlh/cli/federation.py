@@ -236,3 +236,17 @@ def _watch(rounds: int) -> Iterator[Any]:
             tell(f"{time.monotonic() - began:6.0f} s  round {finished} of at most {rounds} finished")
 
     yield watch
+
+
+@site_app.command("model")
+def make_model(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="the site's folder")],
+    out: Annotated[Path, typer.Option(help="model folder to make")],
+) -> None:
+    """Make a model folder of what the server sent this site after one round: for `fedmlh predict` at the site."""
+    _need_flower()
+    from fedmlh.deployment.site import Site
+    from fedmlh.engines.site_model import make_site_model
+
+    make_site_model(Site(site), out, tell)
+    console.print(f"{out}: ask it with fedmlh predict {out}", soft_wrap=True)

@@ -35,7 +35,7 @@ from fedmlh.lock import hold, is_empty
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard, draw_orders
 from fedmlh.model.training import train as train_shard
-from fedmlh.oneround.exchange import Respondent
+from fedmlh.oneround.exchange import RESULT, SUMS, Respondent
 from fedmlh.randomness import generator
 from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json
@@ -220,10 +220,12 @@ class Site:
             raise Rejected(Reason.EXAMPLES, f"{len(train):,} points are fewer than min_site_points = {least:,}")
         with one_thread():
             labels = self.points.labels
-            return Respondent(task, self.number, train.X, train.Y, labels, self._keep_result).reply(request)
+            return Respondent(task, self.number, train.X, train.Y, labels, self._keep).reply(request)
 
-    def _keep_result(self, result: memoryview) -> None:
-        write_checked(self.folder / "result", bytes(result))
+    def _keep(self, part: str, payload: memoryview) -> None:
+        """Keep the terms of this site's sums, and what came of the sums of all."""
+        if part in (SUMS, RESULT):
+            write_checked(self.folder / part, bytes(payload))
 
     def _client(self, seeds: Seeds) -> Client:
         """The client with its points hashed by these seeds: as an earlier message left them, or now."""

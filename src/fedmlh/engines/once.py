@@ -24,7 +24,8 @@ from fedmlh.federated.messages import Reason
 from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.oneround.budget import choose_slots
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Result, Terms
+from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.wire import encode_sums

@@ -25,7 +25,7 @@ from fedmlh.lock import hold
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.exchange import SUMS, Desk, Respondent, Terms
 from fedmlh.oneround.sums import Adder, Sums, check_room
-from fedmlh.oneround.wire import decode_sums
+from fedmlh.oneround.wire import decode_sums, read_points
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
 from fedmlh.serving.bundle import load_bundle
@@ -144,10 +144,9 @@ def add_up(desk: Desk, messages: dict[int, bytes], terms: Terms, num_slots: int)
 
 
 def _decode_own(payload: bytes, desk: Desk, num_slots: int) -> Sums:
-    points = int.from_bytes(payload[:8], "little")
-    bits, outputs = desk.task.config.point_bits, desk.num_outputs
+    bits, outputs, view = desk.task.config.point_bits, desk.num_outputs, memoryview(payload)
     try:
-        return decode_sums(memoryview(payload), points, num_slots, outputs, bits, most=max(1, desk.task.num_labels))
+        return decode_sums(view, read_points(view), num_slots, outputs, bits, most=max(1, desk.task.num_labels))
     except ValueError as problem:
         raise UserError(f"the sums of the server's own points cannot be used ({problem}): train again") from None
 

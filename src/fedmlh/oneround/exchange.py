@@ -15,7 +15,6 @@ from fedmlh.federated.messages import Reason, Rejected, RequestHeader, Statistic
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.oneround.budget import MOST_PAIRS, most_slots
-from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.points import Slots, most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
@@ -24,7 +23,6 @@ from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, enco
 COUNTS, SUMS, RESULT = "counts", "sums", "result"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
-_RESULT = struct.Struct("<Bdd")
 #: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
 _BYTES_PER_CELL, _BYTES_PER_NUMBER, _MOST_BYTES = 8, 16, 2**31
 
@@ -96,32 +94,6 @@ class Terms:
         )
 
 
-@dataclass(frozen=True)
-class Result:
-    """What all clients are sent in the end: λ, the power, and the sums, from which they can solve, or the model."""
-
-    ridge: float
-    power: float
-    sums: bytes
-    model: bytes
-
-    @classmethod
-    def of(cls, sums: Sums, model: Linear, ridge: float, power: float, bits: int) -> "Result":
-        """Encode both; the smaller is what will be sent."""
-        return cls(ridge, power, encode_sums(sums, bits), model.encode())
-
-    def encode(self) -> bytes:
-        """Return the payload of a message."""
-        is_model = len(self.model) < len(self.sums)
-        return _RESULT.pack(is_model, self.ridge, self.power) + (self.model if is_model else self.sums)
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """Return what a summary says of it."""
-        sizes = {"sums_bytes": len(self.sums), "model_bytes": len(self.model)}
-        return {"what": "model" if len(self.model) < len(self.sums) else "sums", **sizes}
-
-
 def name_terms(payload: bytes | memoryview) -> str:
     """Return a name for the terms that a request carries; none for a request that carries none."""
     return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""
@@ -152,9 +124,9 @@ class Respondent:
         X: csr_matrix,
         Y: csr_matrix,
         labels: Labels,
-        keep: Callable[[memoryview], None] = lambda result: None,
+        keep: Callable[[str, memoryview], None] = lambda part, payload: None,
     ) -> None:
-        """Take the client's points; `keep` is called with what came of the sums of all."""
+        """Take the client's points; `keep` is called with the terms of its sums, and with what came of all sums."""
         self.task = task
         self.number = number
         self.X, self.Y, self.labels = X, Y, labels
@@ -183,10 +155,10 @@ class Respondent:
                 raise Rejected(Reason.MALFORMED, str(problem)) from None
             answer = encode_sums(self.sum(terms, seeds), self.task.config.point_bits)
         elif header.part == RESULT:
-            self.keep(payload)
             answer = b""
         else:
             raise Rejected(Reason.MALFORMED, "a request for something unknown")
+        self.keep(header.part, payload)
         reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), len(self))
         return pack(reply, answer)
 

@@ -44,6 +44,21 @@ class Linear:
         """Return the arrays as bytes, one after the other."""
         return b"".join(array.tobytes() for array in (self.starts, self.columns, self.levels, self.scales))
 
+    @classmethod
+    def decode(cls, payload: memoryview, num_slots: int, num_outputs: int) -> "Linear":
+        """Return the model of what encode wrote; ValueError where it is none of these sizes."""
+        starts = np.frombuffer(payload[: 8 * (num_slots + 2)], np.int64)
+        count, width = int(starts[-1]), np.dtype(index_type(num_outputs)).itemsize
+        ends = np.cumsum([starts.nbytes, count * width, count, 4 * (num_slots + 1)])
+        if len(starts) != num_slots + 2 or count < 0 or ends[-1] != len(payload):
+            raise ValueError("a model of another size")
+        columns = np.frombuffer(payload[ends[0] : ends[1]], index_type(num_outputs))
+        levels, scales = (np.frombuffer(payload[ends[i] : ends[i + 1]], t) for i, t in ((1, np.int8), (2, np.float32)))
+        model = cls(starts, columns, levels, scales, num_outputs)
+        if not model.sound:
+            raise ValueError("weights that do not fit each other")
+        return model
+
     @property
     def nbytes(self) -> int:
         """The bytes of the arrays."""

@@ -119,6 +119,13 @@ def decode_sums(
     return _assemble(points, diagonal, totals, counts, (slots, labels), (gram, cross), bits)
 
 
+def read_points(payload: memoryview) -> int:
+    """Return over how many points the sums of a payload are said to be; ValueError where nothing is said."""
+    if len(payload) < _HEAD.size:
+        raise ValueError("it has no head")
+    return int(_HEAD.unpack_from(payload)[0])
+
+
 def encode_sparse(values: np.ndarray) -> bytes:
     """Encode a vector of whole numbers from 0: where those are that are not 0, and what they are."""
     places = np.flatnonzero(values)
