@@ -40,6 +40,11 @@ def test_no_attack_is_expected_to_succeed() -> None:
         assert "xfail" not in path.read_text(), path.name
 
 
+def test_the_table_of_hostile_sums_is_the_measured_one() -> None:
+    command = [sys.executable, "experiments/hostile_sums.py", "--table", "experiments/results/hostile-sums.json"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() in PAGE
+
+
 @pytest.mark.parametrize("result", ["poison", "poison-wordnet", "poison-debtags"])
 def test_the_tables_of_poisoned_runs_are_the_measured_ones(result: str) -> None:
     command = [sys.executable, "experiments/poison.py", "--table", f"experiments/results/{result}.json"]
