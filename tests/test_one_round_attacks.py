@@ -455,7 +455,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(data, tmp_path, moment):
 
     class Noting(Liars):
         def exchange(self, clients, post):
-            asked.extend((post.place[1], client) for client in clients)
+            asked.extend((post.place[1], client) for client in clients if post.place[1] < 2)  # then comes the result
             return super().exchange(clients, post)
 
     resumed = run(ONCE, data, out, engine=Noting(), resume=True)
