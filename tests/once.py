@@ -20,24 +20,26 @@ BASE = TINY.replace(
     label_map="identity",
     min_site_points=1,
 )
-#: Labels as they are, and labels that clients hash by name into buckets while rare features share slots.
+#: Labels as they are, labels that clients hash by name into buckets while rare features share slots, and networks.
 VARIANTS = {
     "labels": BASE,
     "buckets": BASE.replace(label_map="murmur3", label_key="name", feature_slots=40),
+    "corrected": BASE.replace(correct=2, budget_mib=0.1, ridge=1e4, count_power=0.0),
 }
 DATA = open_dataset(BASE)
 
 
 def left(folder: Path) -> dict[str, Any]:
     """All that a run leaves but for time and memory: the model, what was measured and sent, who took part."""
-    (record,) = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     summary = json.loads((folder / "summary.json").read_text())
-    found = {f"metrics {key}": value for key, value in record.items()}
+    found = {f"metrics {record['round']} {key}": value for record in records for key, value in record.items()}
     found |= {f"summary {key}": value for key, value in summary.items()}
     found = {key: value for key, value in found.items() if "seconds" not in key and "memory" not in key}
     found["participation"] = (folder / "participation.jsonl").read_text()
-    for name in ("weights.safetensors", "terms.bin", "labels.json"):
-        found[name] = (folder / "model" / name).read_bytes()
+    for path in sorted((folder / "model").iterdir()):
+        if path.suffix in (".safetensors", ".bin") or path.name == "labels.json":
+            found[path.name] = path.read_bytes()
     for part in ("counts", "sums"):
         with Journal(folder / "checkpoint" / f"{part}.bin") as journal:
             found[part] = sorted((client, open_message(message)) for client, message in journal.read())

@@ -39,7 +39,7 @@ def cluster() -> Iterator[Any]:
             life.close()
 
 
-@pytest.mark.parametrize(("name", "workers"), [("labels", 3), ("buckets", 2), ("labels", 1)])
+@pytest.mark.parametrize(("name", "workers"), [("labels", 3), ("buckets", 2), ("labels", 1), ("corrected", 2)])
 def test_on_ray_the_run_is_that_in_process(
     name: str, workers: int, in_process: dict[str, Path], cluster: Any, tmp_path: Path
 ) -> None:
@@ -90,6 +90,6 @@ def test_a_client_that_fails_or_takes_workers_down_is_left_out_and_named(cluster
         patch.setattr(ray_once, "MAX_LOSSES", 1)
         simulation.run(BASE, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
     found = left(tmp_path / "ray")
-    assert found["metrics clients"] == [0, 1, 4, 5]
-    refused = {(entry["client"], entry["reason"]) for entry in found["metrics refused"]}
+    assert found["metrics 1 clients"] == [0, 1, 4, 5]
+    refused = {(entry["client"], entry["reason"]) for entry in found["metrics 1 refused"]}
     assert refused == {(2, Reason.FAILED), (3, Reason.CLIENT)}

@@ -147,7 +147,10 @@ class Config:
         "given", "auto: num_tables, num_buckets, feature_dim and hidden_sizes follow from the data and budget_mib"
     )
     budget_mib: float = option(
-        0.0, "sizes auto: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB", at_least=0, at_most=2**20
+        0.0,
+        "sizes auto, and networks of correct: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB",
+        at_least=0,
+        at_most=2**20,
     )
     label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
         "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
@@ -178,6 +181,13 @@ class Config:
         "validation",
         at_least=-1,
         at_most=1,
+    )
+    correct: int = option(
+        0,
+        "one-round: rounds in which networks are trained beside the linear model; their scores are added where that "
+        "helps on validation",
+        at_least=0,
+        at_most=10**6,
     )
     model_mib: float = option(64.0, "one-round: the largest model to keep", at_least=0.01, at_most=2**20)
     min_site_points: int = option(
@@ -264,7 +274,7 @@ class Config:
             )
         if self.sizes == "given" and self.output_bias == "auto":
             raise UserError("output_bias 'auto' is for sizes 'auto' only: set output_bias random or rare")
-        if self.budget_mib and self.sizes == "given":
+        if self.budget_mib and self.sizes == "given" and not self.correct:
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_key == "name":
             self._check_keyed()
@@ -285,6 +295,8 @@ class Config:
         self._check_drift()
         if self.algorithm == "one-round":
             self._check_one_round()
+        elif self.correct:
+            raise UserError("correct is for algorithm 'one-round' only: set correct=0")
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -361,6 +373,11 @@ class Config:
                 "correction 'vrl-sgd' takes the model that a client is sent for the plain average of all clients': use "
                 "server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
             )
+
+    @property
+    def most_rounds(self) -> int:
+        """How many rounds a run has at most."""
+        return 1 + self.correct if self.algorithm == "one-round" else self.rounds
 
     @property
     def num_feature_maps(self) -> int:

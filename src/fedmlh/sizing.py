@@ -26,6 +26,11 @@ _LARGE = 8 << 20
 FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
 #: Of the linear model of one round: labels that have a column each, and where they are more, buckets in so many tables.
 _MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
+#: What networks that correct a linear model have in common with it.
+_COMMON = (
+    "seed device gpu_precision partition dirichlet_alpha frequent_threshold num_clients clients_per_round quorum "
+    "max_attempts deadline budget_mib label_key validation_fraction top_k propensity_a propensity_b"
+).split()
 #: Of a budget, what surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -86,12 +91,19 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
 
 def _choose_outputs(config: Config, num_labels: int) -> tuple[Config, list[str]]:
     """One output per label for the linear model of one round, or tables of buckets where labels are too many."""
-    config = config.replace(sizes="given", budget_mib=0.0)
+    config = config.replace(sizes="given", budget_mib=config.budget_mib if config.correct else 0.0)
     if config.label_map == "identity" or (config.label_key == "id" and num_labels <= _MOST_OUTPUTS):
         return config.replace(label_map="identity"), [f"{num_labels:,} outputs, one per label"]
     buckets = min(num_labels, _MOST_BUCKETS // _ONE_ROUND_TABLES)
     chosen = config.replace(num_tables=_ONE_ROUND_TABLES, num_buckets=buckets)
     return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {num_labels:,} labels"]
+
+
+def choose_networks(config: Config, num_features: int, num_labels: int) -> tuple[Config, list[str]]:
+    """The set-up of the networks that correct a linear model: `recommended`, for the clients and points of this run."""
+    common = {name: getattr(config, name) for name in _COMMON}
+    networks = Config.load("recommended").replace(name=config.name, rounds=config.correct, **common)
+    return choose_sizes(networks, num_features, num_labels)
 
 
 def default_budget(num_labels: int) -> int:

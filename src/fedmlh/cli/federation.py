@@ -90,7 +90,7 @@ def start(
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
-    with resumable(how), _watch(federation.agreement.config.rounds) as watch:
+    with resumable(how), _watch(federation.agreement.config.most_rounds) as watch:
         train(federation, tell, watch, patience=Patience(min_sites, wait))
     with private_files():
         print_report([federation.run.path], federation.run.path / "report.html")
@@ -140,7 +140,7 @@ def status(folder: FolderArgument) -> None:
         )
     console.print(table)
     ended, problem = federation.read_outcome()
-    rounds = f"round {count_rounds(federation)} of at most {federation.agreement.config.rounds}"
+    rounds = f"round {count_rounds(federation)} of at most {federation.agreement.config.most_rounds}"
     state = "" if not ended else ", finished" if problem is None else f", ended: {problem}"
     console.print(rounds + state, soft_wrap=True)
 
@@ -162,7 +162,7 @@ def rehearse(
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites, settings)
     dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
-    with resumable(f"remove {out} to begin again"), _watch(chosen.rounds) as watch:
+    with resumable(f"remove {out} to begin again"), _watch(chosen.most_rounds) as watch:
         train_loopback(federation, tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
     print_report([federation.run.path], out / "report.html")

@@ -138,7 +138,7 @@ def replay(
         config = config.replace(data=str(data.resolve()))
     _check_free(copy, config, resume=False)
     dataset = open_data(config)
-    with _progress(f"replay of {folder.name}", config.rounds) as watch:
+    with _progress(f"replay of {folder.name}", config.most_rounds) as watch:
         repeat(config, log, dataset, copy.path, watch=watch, tell=tell)
     mine, theirs = (place.model / "weights.safetensors" for place in (copy, original))
     size = mine.stat().st_size
@@ -190,7 +190,7 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
 def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options: Any) -> None:
     from fedmlh.engines.simulation import run as simulate
 
-    with _progress(f"{config.algorithm} seed {config.seed}", config.rounds) as watch:
+    with _progress(f"{config.algorithm} seed {config.seed}", config.most_rounds) as watch:
         simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
 
 

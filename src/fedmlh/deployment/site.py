@@ -28,8 +28,8 @@ from fedmlh.deployment.private import private_files
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, keeps_state
 from fedmlh.federated.delivery import largest_payload
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, unpack
-from fedmlh.federated.task import Seeds
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims, unpack
+from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
 from fedmlh.model.threads import one_thread
@@ -199,13 +199,15 @@ class Site:
         """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
         task = self.agreement.task
         if task.config.algorithm == "one-round":
-            return self._answer_request(broadcast)
+            if not (task.config.correct and claims(BroadcastHeader, broadcast)):
+                return self._answer_request(broadcast)
+            task = task.networks
         # Whatever a broadcast may carry; what this one does is checked by the client itself.
         header, _ = unpack(BroadcastHeader, broadcast, 2 * largest_payload(task))
         memory = MemoryFile(self.folder / "memory")
         seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
         with one_thread():
-            update, staged = self._client(seeds).answer(broadcast, memory.load(header.run))
+            update, staged = self._client(task, seeds).answer(broadcast, memory.load(header.run))
         if keeps_state(task.config):
             memory.save(header.run, staged)
         return update
@@ -227,35 +229,37 @@ class Site:
         if part in (SUMS, RESULT):
             write_checked(self.folder / part, bytes(payload))
 
-    def _client(self, seeds: Seeds) -> Client:
+    def _client(self, task: Task, seeds: Seeds) -> Client:
         """The client with its points hashed by these seeds: as an earlier message left them, or now."""
-        task, train = self.agreement.task, self.points.train
-        known = self._read_prepared()
+        train = self.points.train
+        known = self._read_prepared(task)
         if known is not None and known[0] == seeds:
             return Client.from_shard(task, self.number, seeds, known[1], CPU)
         client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU)
         if task.accepts(seeds):
-            self._write_prepared(seeds, client.prepare(seeds))
+            self._write_prepared(task, seeds, client.prepare(seeds))
         return client
 
     def warm_up(self) -> None:
         """Hash the points and compile what trains, so that the first round need not wait for it."""
         task = self.agreement.task
         if task.config.algorithm == "one-round":
-            return
+            if not task.config.correct:
+                return
+            task = task.networks
         seeds = task.draw_seeds()
-        shard = self._client(seeds).prepare(seeds)
+        shard = self._client(task, seeds).prepare(seeds)
         few = Shard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))
         orders = draw_orders(len(few), task.recipe, generator(seeds.run, "warm-up"))
         with one_thread():
             train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
-    def _read_prepared(self) -> tuple[Seeds, Shard] | None:
+    def _read_prepared(self, task: Task) -> tuple[Seeds, Shard] | None:
         """The hashed points that an earlier message left, where they are whole and of these terms."""
         try:
             first, _, rest = read_checked(self.folder / "prepared").partition(b"\n")
             about = json.loads(first)
-            if about["config_hash"] != self.agreement.task.fingerprint:
+            if about["config_hash"] != task.fingerprint:
                 return None
             seeds = Seeds(about["run"], tuple(about["labels"]), tuple(about["features"]))
             parts = unpack_matrices(rest, "prepared points")
@@ -263,8 +267,8 @@ class Site:
         except (UserError, KeyError, TypeError, ValueError):
             return None
 
-    def _write_prepared(self, seeds: Seeds, shard: Shard) -> None:
-        about = {"config_hash": self.agreement.task.fingerprint, "run": seeds.run}
+    def _write_prepared(self, task: Task, seeds: Seeds, shard: Shard) -> None:
+        about = {"config_hash": task.fingerprint, "run": seeds.run}
         about |= {"labels": seeds.labels, "features": seeds.features}
         parts = {f"features.{place}": matrix for place, matrix in enumerate(shard.features)}
         parts |= {f"buckets.{place}": matrix for place, matrix in enumerate(shard.buckets)}

@@ -1,22 +1,27 @@
 """From sums to a model: λ and the power chosen, the solution cut down to a model, measured and written."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from fedmlh.data.dataset import Dataset, Split
+from fedmlh.engines.correction import Correction
 from fedmlh.engines.loop import Tell
 from fedmlh.evaluation.costs import peak_memory_bytes
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values, selection_score
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.model.decoder import Decoder
-from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem
+from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold
+from fedmlh.oneround.corrected import Corrected
 from fedmlh.oneround.exchange import Terms, asks_for_buckets, spread
 from fedmlh.oneround.linear import Linear, compress, index_type
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
@@ -68,10 +73,19 @@ class Closing:
         return Decoder(torch.from_numpy(self.label_map.buckets), self.task.num_outputs)
 
     @cached_property
+    def features(self) -> SlotFeatures:
+        """From raw features to slots."""
+        return SlotFeatures(self.slots)
+
+    @cached_property
+    def ranker(self) -> LinearRanker:
+        """Ranks labels with models of this run."""
+        return LinearRanker(self.decoder.buckets, self.decoder.num_buckets)
+
+    @cached_property
     def evaluator(self) -> Evaluator:
         """Measures models of this run."""
-        ranker = LinearRanker(self.decoder.buckets, self.decoder.num_buckets)
-        return Evaluator(self.task.config, self.frequencies, SlotFeatures(self.slots), ranker)
+        return Evaluator(self.task.config, self.frequencies, self.features, self.ranker)
 
     def pose(self, sums: Sums) -> Problem:
         """Return the linear problem of these sums."""
@@ -80,20 +94,30 @@ class Closing:
 
     def choose(self, sums: Sums, validation: Split) -> Choice:
         """Choose λ and the power on points that are not among the sums, where they are not set."""
-        config = self.task.config
-        points = pick_points(validation)
-
-        def judge(labels: np.ndarray) -> float:
-            return selection_score(self.measure(labels, points.Y))
-
-        X = add_one(self.slots.apply(points.X), 1.0)
-        k = max(config.top_k)
-        chooser = Chooser(self.pose(sums), X, points.excluded, self.decoder, k, judge, self.device)
+        config, points = self.task.config, pick_points(validation)
+        chooser = self.appoint(self.pose(sums), points)
         ridges = (config.ridge,) if config.ridge else RIDGES
         powers = (config.count_power,) if config.count_power >= 0 else POWERS
         choice = chooser.choose(ridges, powers)
         self.tell(f"λ {choice.ridge:g}, scores divided by count^{choice.power:g}: best on {len(points):,} points")
         return choice
+
+    def appoint(self, problem: Problem, points: Split) -> Chooser:
+        """Return what judges solutions of a problem by these points."""
+
+        def judge(labels: np.ndarray) -> float:
+            return selection_score(self.measure(labels, points.Y))
+
+        X = add_one(self.slots.apply(points.X), 1.0)
+        return Chooser(problem, X, points.excluded, self.decoder, max(self.task.config.top_k), judge, self.device)
+
+    def score(self, sums: Sums, choice: Choice, points: Split) -> Iterator[tuple[slice, Tensor]]:
+        """Yield rows and bucket scores [R, n, B] of points for what was chosen, without solving for all outputs."""
+        problem = self.pose(sums)
+        solver = Solver(problem.system(choice.ridge), len(points), self.device, exact=False)
+        weigh = torch.from_numpy(problem.weigh(choice.power))
+        for rows, scores in self.appoint(problem, points).score(solver):
+            yield rows, fold(scores * weigh, self.decoder)
 
     def solve(self, sums: Sums, choice: Choice) -> Solved:
         """Return the solution for all outputs, cut down to the size that a model may have."""
@@ -117,8 +141,7 @@ class Closing:
         """Measure what leaving out and rounding weights costs, on some test points."""
         test, choice, model = self.dataset.test, solved.choice, solved.model
         points = test.take(_spread_rows(len(test), _MOST_COMPARED))
-        X, k = add_one(self.slots.apply(points.X), 1.0), max(self.task.config.top_k)
-        chooser = Chooser(solved.problem, X, points.excluded, self.decoder, k, lambda labels: 0.0, self.device)
+        chooser = self.appoint(solved.problem, points)
         labels = chooser.try_ridge(choice.ridge, (choice.power,), solved.solver).labels
         exact = self.measure(labels, points.Y)["precision"]
         kept = self.evaluator.evaluate(model, self.evaluator.prepare(points))["precision"]
@@ -128,10 +151,24 @@ class Closing:
             "precision_lost": {name: exact[name] - kept[name] for name in exact},
         }
 
-    def write(self, folder: RunFolder, solved: Solved, record: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-        """Test the model, write it with all figures, and return them."""
+    def write(
+        self,
+        folder: RunFolder,
+        solved: Solved,
+        record: dict[str, Any],
+        more: dict[str, Any],
+        correction: Correction | None = None,
+    ) -> dict[str, Any]:
+        """Test the model, write it with all figures, and return them; `record` is that of the linear model's round."""
         began, choice = time.perf_counter(), solved.choice
-        test = self.evaluator.evaluate(solved.model, self.evaluator.prepare(self.dataset.test))
+        model: Linear | Corrected = solved.model
+        evaluator, networks, history, best = self.evaluator, None, [record], 1
+        if correction is not None:
+            history, more = [record, *correction.history], {**more, "correction": correction.figures}
+            if correction.weight:
+                model, evaluator, networks = correction.add_to(solved.model), correction.evaluator, correction.networks
+                best, more["validation"] = 1 + correction.progress.best_round, correction.validation
+        test = evaluator.evaluate(model, evaluator.prepare(self.dataset.test))
         record["seconds_evaluation"] = time.perf_counter() - began
         # Without points that judged it, a model is judged by the test part, which selects nothing.
         if "validation" not in record:
@@ -143,15 +180,18 @@ class Closing:
             self.task.num_features,
             self.task.num_labels,
         )
-        save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms)
-        folder.write_metrics([record])
-        summary = self.summarize(record, test, solved) | more
+        save_bundle(folder.model, chosen, self.seeds, model, self.dataset, self.terms, networks)
+        folder.write_metrics(history)
+        summary = self.summarize(history, best, test, model, choice) | more
         folder.write_summary(summary)
         return summary
 
-    def summarize(self, record: dict[str, Any], test: Values, solved: Solved) -> dict[str, Any]:
+    def summarize(
+        self, history: list[dict[str, Any]], best: int, test: Values, model: Linear | Corrected, choice: Choice
+    ) -> dict[str, Any]:
         """Return the figures under the names that other runs have, and those of one round."""
-        config, model = self.task.config, solved.model
+        config, record = self.task.config, history[0]
+        up, down = ([record[name] for record in history] for name in ("bytes_up", "bytes_down"))
         return {
             "name": config.name,
             "algorithm": config.algorithm,
@@ -159,20 +199,20 @@ class Closing:
             "selection": config.selection,
             "num_parameters": len(model),
             "model_bytes": model.nbytes,
-            "best_round": 1,
-            "rounds": 1,
+            "best_round": best,
+            "rounds": len(history),
             **test,
             **({"validation": record["validation"]} if "validation" in record else {}),
-            "bytes_up": record["bytes_up"],
-            "bytes_down": record["bytes_down"],
-            "bytes_up_to_best": record["bytes_up"],
-            "bytes_down_to_best": record["bytes_down"],
-            "paper_volume_bytes": record["bytes_up"],
-            "seconds_per_round": record["seconds_training"],
-            "seconds_evaluation_per_round": record["seconds_evaluation"],
+            "bytes_up": sum(up),
+            "bytes_down": sum(down),
+            "bytes_up_to_best": sum(up[:best]),
+            "bytes_down_to_best": sum(down[:best]),
+            "paper_volume_bytes": sum(up[:best]),
+            "seconds_per_round": median(record["seconds_training"] for record in history),
+            "seconds_evaluation_per_round": median(record["seconds_evaluation"] for record in history),
             "peak_memory_bytes": peak_memory_bytes(),
-            "ridge": solved.choice.ridge,
-            "count_power": solved.choice.power,
+            "ridge": choice.ridge,
+            "count_power": choice.power,
             "slots": self.slots.count,
         }
 

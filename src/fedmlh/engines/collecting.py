@@ -89,6 +89,13 @@ class Exchange:
         refused.sort(key=lambda entry: entry.client)
         self.log.append(Attempt(1, len(self.log), list(clients), sorted(taken), refused))
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return what the record of the round says of messages."""
+        refused = [{"attempt": line.attempt, **vars(entry)} for line in self.log for entry in line.refused]
+        sizes = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        return {"attempts": len(self.log), "refused": refused, **sizes}
+
     def refuse(self, clients: Collection[int], reason: Reason, detail: str) -> None:
         """Write down that what these clients said last does not count after all."""
         last = self.log[-1]

@@ -1,7 +1,9 @@
 """A run of one round, whatever engine reaches the clients: counts, sums, the linear solution, tested and kept."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,16 +14,17 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.engines.closing import Closing, pick_points
-from fedmlh.engines.collecting import OWN, Ask, Exchange
+from fedmlh.engines.collecting import OWN, Ask, Exchange, Post
+from fedmlh.engines.correcting import Corrector, Reach
 from fedmlh.engines.device import pick_device
-from fedmlh.engines.loop import Run, Tell, Watch, ignore, tell_division, tell_notes
+from fedmlh.engines.loop import Clients, Run, Tell, Watch, ignore, tell_division, tell_notes
 from fedmlh.engines.population import Engine, Population
 from fedmlh.engines.suspects import find_impossible
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import LabelCounts
-from fedmlh.federated.messages import Reason
-from fedmlh.federated.task import Task
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.task import Seeds, Task
 from fedmlh.lock import hold
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
@@ -63,15 +66,25 @@ def run_once(
         sizes = {number: len(shard) for number, shard in division.shards.items()}
         desk = Desk(task, sizes, dataset.fingerprint)
         population = Population(task, desk.seeds, division.shards, b"", dataset.labels, pick_device(config.device))
-        with engine(population, workers) as clients:
-            # A population of respondents answers any message; what a round of training adds is not needed here.
-            ask = cast(Ask, clients.exchange)
+        with ExitStack() as stack:
+            live = [stack.enter_context(engine(population, workers))]
+
+            def ask(clients: Sequence[int], post: Post) -> Iterable[tuple[int, bytes | Rejected]]:
+                # A population of respondents answers any message; what a round of training adds is not needed here.
+                return cast(Ask, live[0].exchange)(clients, post)
+
+            @contextmanager
+            def reach(networks: Task, seeds: Seeds) -> Iterator[Clients]:
+                # Those who train take the places of those who answered, who come back once the networks are trained.
+                stack.close()
+                with engine(replace(population, task=networks, seeds=seeds), workers) as clients:
+                    yield clients
+                live[0] = stack.enter_context(engine(population, workers))
+
             exchange = Exchange(desk, ask, ask, folder.checkpoints, tell)
             frequencies = LabelCounts.of(dataset.train)
-            work = Work(exchange, dataset, division.validation, frequencies, population.device, tell)
-            summary, record = work.finish(folder)
-        watch(record)
-        return Run(summary, folder.path)
+            work = Work(exchange, dataset, division.validation, frequencies, population.device, tell, reach, watch)
+            return Run(work.finish(folder), folder.path)
 
 
 @dataclass(frozen=True)
@@ -84,14 +97,17 @@ class Work:
     frequencies: LabelCounts
     device: torch.device
     tell: Tell
+    #: How clients are reached that train networks beside the linear model.
+    reach: Reach
+    watch: Watch = ignore
 
     @property
     def task(self) -> Task:
         """What is learned."""
         return self.exchange.desk.task
 
-    def finish(self, folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Do all that there is to do; return summary and record."""
+    def finish(self, folder: RunFolder) -> dict[str, Any]:
+        """Do all that there is to do; return the summary."""
         started = time.perf_counter()
         desk = self.exchange.desk
         terms = self.agree()
@@ -108,24 +124,29 @@ class Work:
                 break
             except NotPositive:
                 accepted, sums = self.leave_out(terms, num_slots, accepted, sums)
-        result = Result.of(sums + own_sums, solved.model, choice.ridge, choice.power, self.task.config.point_bits)
-        self.exchange.deliver(accepted, result.encode())
         record = {
             "round": 1,
-            "attempts": len(self.exchange.log),
+            **self.exchange.figures,
             "clients": accepted,
-            "refused": [
-                {"attempt": line.attempt, **vars(entry)} for line in self.exchange.log for entry in line.refused
-            ],
             "validation": closing.measure(choice.labels, pick_points(self.validation).Y),
-            "bytes_up": self.exchange.bytes_up,
-            "bytes_down": self.exchange.bytes_down,
             "seconds_training": time.perf_counter() - started,
+            "seconds_evaluation": 0.0,
         }
+        self.watch(record)
+        correction = None
+        weight, networks = 0.0, b""
+        if self.task.config.correct:
+            corrector = Corrector(closing, self.reach, desk.max_examples, folder, self.watch, self.tell)
+            correction = corrector.correct(sums, choice, self.validation, record)
+            weight, networks = correction.weight, correction.payload
+        bits = self.task.config.point_bits
+        result = Result.of(sums + own_sums, solved.model, choice.ridge, choice.power, bits, weight, networks)
+        self.exchange.deliver(accepted, result.encode())
+        record |= self.exchange.figures
         write_checked(folder.checkpoints / f"{OWN}.bin", encode_sums(own_sums, self.task.config.point_bits))
-        folder.write_participation(self.exchange.log)
+        folder.write_participation([*self.exchange.log, *(() if correction is None else correction.log)])
         more = {"training_points": sums.points, "delivered": result.figures}
-        return closing.write(folder, solved, record, more), record
+        return closing.write(folder, solved, record, more, correction)
 
     def agree(self) -> Terms:
         """Freeze what the sums depend on: the counts of all points, and the number of slots."""

@@ -1,5 +1,6 @@
 """A run repeated in process from its participation log, whatever engine made it: to the same bits."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,8 @@ def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
     log = [line for line in whole if line.round <= rounds]  # without those at a round that was given up
     most = 1 + max(line.attempt for line in log)
     # A resumed run may have been given other limits on the way; its log ends where it ended.
-    limits = {"rounds": rounds, "patience": 0, "max_attempts": max(most, config.max_attempts)}
+    limits: dict[str, int] = {"patience": 0, "max_attempts": max(most, config.max_attempts)}
+    limits |= {"correct": rounds - 1} if config.algorithm == "one-round" else {"rounds": rounds}
     return config.replace(**limits), log
 
 
@@ -73,7 +75,11 @@ def replay(
 
     @contextmanager
     def live(population: Population, workers: int | None) -> Iterator[ReplayedClients]:
+        lines = log
+        if config.algorithm == "one-round" and not population.answers_once:
+            # Rounds of networks count from 1, and the log has the round of the linear model before them.
+            lines = [dataclasses.replace(line, round=line.round - 1) for line in log if line.round > 1]
         with live_in_process(population, workers) as local:
-            yield ReplayedClients(local, log)
+            yield ReplayedClients(local, lines)
 
     return run(config, dataset, out, engine=live, workers=workers, watch=watch, tell=tell)

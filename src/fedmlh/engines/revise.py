@@ -21,6 +21,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.messages import Rejected, StatisticsHeader, unpack
 from fedmlh.federated.participation import Attempt
+from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.exchange import SUMS, Desk, Respondent, Terms
@@ -49,7 +50,13 @@ def revise(
     bundle = load_bundle(before.model, run)
     if bundle.terms is None:
         raise UserError(f"{run} is not a run of one-round: clients are added to and taken out of those only")
-    task, terms = bundle.task, bundle.terms
+    # Networks were trained with all clients, and cannot forget one: the linear model goes on alone.
+    task, terms = (
+        Task(bundle.task.config.replace(correct=0, budget_mib=0.0), bundle.task.num_features, bundle.task.num_labels),
+        bundle.terms,
+    )
+    if bundle.networks is not None:
+        tell(f"the networks of {run} are left out: they were trained with the clients that it had")
     with hold(folder.path):
         folder.check(task.config, resume=False)
         messages = read_messages(before)

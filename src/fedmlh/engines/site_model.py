@@ -14,10 +14,11 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.task import Task
 from fedmlh.oneround.choose import Choice
+from fedmlh.oneround.corrected import Corrected, decode_networks
 from fedmlh.oneround.exchange import RESULT, SUMS, Terms, asks_for_buckets
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.result import open_result
-from fedmlh.serving.bundle import save_bundle
+from fedmlh.serving.bundle import Networks, save_bundle
 from fedmlh.storage import read_checked
 
 
@@ -36,19 +37,26 @@ def make_site_model(site: Site, out: Path, tell: Tell) -> None:
         columns = outputs if asks_for_buckets(task) else task.num_labels
         payload, most = memoryview(read_checked(site.folder / RESULT)), max(1, task.num_labels)
         num_slots = terms.slots(seeds).count
-        ridge, power, found = open_result(payload, num_slots, columns, outputs, task.config.point_bits, most)
+        result = open_result(payload, num_slots, columns, outputs, task.config.point_bits, most)
+        networks = decode_networks(result.networks, task.networks.stack.num_parameters) if result.weight else None
     except ValueError as problem:
         raise UserError(f"what the server sent to site {site.name} cannot be used ({problem})") from None
-    chosen = Task(task.config.replace(ridge=ridge, count_power=power), task.num_features, task.num_labels)
+    terms_of = task.config.replace(ridge=result.ridge, count_power=result.power)
+    chosen = Task(terms_of, task.num_features, task.num_labels)
     nothing = Split(
         csr_matrix((0, task.num_features), dtype=np.float32), csr_matrix((0, task.num_labels), dtype=np.float32)
     )
     empty = Dataset(
         site.name, nothing, nothing, agreement.labels, agreement.text, first_feature=agreement.first_feature
     )
-    if not isinstance(found, Linear):
-        tell(f"solving for the sums of {found.points:,} points")
+    linear = result.found
+    if not isinstance(linear, Linear):
+        tell(f"solving for the sums of {linear.points:,} points")
         none = LabelCounts(np.zeros(task.num_labels, np.int64), 1)
         closing = Closing(chosen, seeds, terms, empty, none, torch.device("cpu"), tell)
-        found = closing.solve(found, Choice.given(ridge, power)).model
-    save_bundle(out, chosen, seeds, found, empty, terms)
+        linear = closing.solve(linear, Choice.given(result.ridge, result.power)).model
+    if networks is None:
+        save_bundle(out, chosen, seeds, linear, empty, terms)
+    else:
+        both = Corrected(linear, networks, result.weight)
+        save_bundle(out, chosen, seeds, both, empty, terms, Networks(task.networks, task.networks.draw_seeds()))

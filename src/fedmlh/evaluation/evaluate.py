@@ -12,6 +12,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities, summarize_sums
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.ranking import Ranker
 
 Values = dict[str, dict[str, float]]
@@ -58,6 +59,14 @@ class Ranks(Protocol):
         """Yield rows, labels [n, k] and scores [n, k] of one batch after another."""
 
 
+def make_network_tools(
+    task: Task, seeds: Seeds, labels: Labels, device: str | torch.device
+) -> tuple[FeatureMap, Ranker]:
+    """Return what makes raw features what networks see, and what ranks labels with them."""
+    buckets = torch.from_numpy(task.label_map(seeds, labels.keys).buckets).to(device)
+    return task.feature_map(seeds), Ranker(task.stack, buckets, task.config.loss, task.config.decoding)
+
+
 class Evaluator:
     """Measures models of one kind; label frequencies and propensities come from training points."""
 
@@ -74,9 +83,7 @@ class Evaluator:
         cls, task: Task, seeds: Seeds, labels: Labels, frequencies: LabelCounts, device: torch.device
     ) -> "Evaluator":
         """Make one for the networks of a task."""
-        buckets = torch.from_numpy(task.label_map(seeds, labels.keys).buckets).to(device)
-        ranker = Ranker(task.stack, buckets, task.config.loss, task.config.decoding)
-        return cls(task.config, frequencies, task.feature_map(seeds), ranker)
+        return cls(task.config, frequencies, *make_network_tools(task, seeds, labels, device))
 
     def prepare(self, split: Split) -> Prepared:
         """Hash the features of a split, once."""

@@ -170,6 +170,17 @@ def pack(header: AnyHeader, payload: bytes | memoryview) -> bytes:
     return b"".join((prefix, head, payload, digest.digest()))
 
 
+def claims(kind: type[Header], message: bytes) -> bool:
+    """Say whether a message calls itself one of this kind: which reader to take, which checks the rest."""
+    if len(message) < FRAME:
+        return False
+    length = min(_PREFIX.unpack_from(message)[2], MAX_HEADER)
+    try:
+        return bool(json.loads(message[_PREFIX.size : _PREFIX.size + length])["kind"] == _KINDS[kind])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
 def unpack(kind: type[Header], message: bytes, max_payload: int) -> tuple[Header, memoryview]:
     """Header and payload of a message, or Rejected; nothing is parsed before size and digest hold."""
     view = memoryview(message)

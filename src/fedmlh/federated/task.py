@@ -16,6 +16,7 @@ from fedmlh.hashing.labels import LabelMap, make_label_map
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
+from fedmlh.sizing import choose_networks
 
 #: Raised when the same settings come to give another model: results, resumed runs and sites of before then do not fit.
 TRAINING = 1
@@ -91,6 +92,12 @@ class Task:
             hidden=self.config.hidden_sizes,
             num_outputs=self.num_outputs,
         )
+
+    @cached_property
+    def networks(self) -> "Task":
+        """What the networks learn that correct the linear model of this task."""
+        config, _ = choose_networks(self.config, self.num_features, self.num_labels)
+        return Task(config, self.num_features, self.num_labels)
 
     def initial(self, seed: int) -> Tensor:
         """The model that everyone starts from.  # [P]"""

@@ -43,15 +43,20 @@ class Ranker:
         self, model: Tensor, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
-        layers = self.stack.views(model.to(self.buckets.device))
         num_points = features[0].shape[0]
         size = self._batch_size()
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
-            logits = forward_sparse(layers, tuple(x[rows] for x in features))
-            scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
-            scores = scores.exp() if self.decoding == "probs" else scores
+            scores = self.score(model, tuple(x[rows] for x in features))
             yield rows, *best_labels(self._decoder, scores, k, None if excluded is None else excluded[rows])
+
+    @torch.no_grad()
+    def score(self, model: Tensor, features: tuple[csr_matrix, ...]) -> Tensor:
+        """Return what each point has of each bucket.  # M × [n, d̃] -> [R, n, B]"""
+        layers = self.stack.views(model.to(self.buckets.device))
+        logits = forward_sparse(layers, features)
+        scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
+        return scores.exp() if self.decoding == "probs" else scores
 
 
 def best_labels(

@@ -32,7 +32,11 @@ class LinearRanker:
     """Ranks labels for points with linear models over one label map."""
 
     def __init__(self, buckets: Tensor, num_buckets: int) -> None:
-        self._decoder = Decoder(buckets, num_buckets)  # [R, p]
+        self.decoder = Decoder(buckets, num_buckets)  # [R, p]
+
+    def score(self, model: Linear, X: csr_matrix) -> Tensor:
+        """Return what each point has of each bucket.  # [n, 1 + s] -> [R, n, B]"""
+        return fold(model.score(X), self.decoder)
 
     def rank(
         self, model: Linear, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
@@ -42,5 +46,5 @@ class LinearRanker:
         size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // model.num_outputs))
         for begin in range(0, X.shape[0], size):
             rows = slice(begin, min(begin + size, X.shape[0]))
-            scores = fold(model.score(X[rows]), self._decoder)
-            yield rows, *best_labels(self._decoder, scores, k, None if excluded is None else excluded[rows])
+            scores = self.score(model, X[rows])
+            yield rows, *best_labels(self.decoder, scores, k, None if excluded is None else excluded[rows])

@@ -1,8 +1,10 @@
 """The model folder: all that is needed to turn points into labels, sealed, in safetensors and JSON."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,9 +18,9 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Features, Ranks
+from fedmlh.evaluation.evaluate import Features, Ranks, make_network_tools
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.model.ranking import Ranker
+from fedmlh.oneround.corrected import Corrected, CorrectedFeatures, CorrectedRanker
 from fedmlh.oneround.exchange import Terms
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
@@ -32,12 +34,20 @@ _MOST_HEADER = 2**12
 
 
 @dataclass(frozen=True)
+class Networks:
+    """What the networks that correct a linear model were trained under."""
+
+    task: Task
+    seeds: Seeds
+
+
+@dataclass(frozen=True)
 class Bundle:
     """A trained model with the agreement it was trained under and the names of its labels."""
 
     task: Task
     seeds: Seeds
-    weights: Tensor | Linear  # of networks [P], or of one round
+    weights: Tensor | Linear | Corrected  # of networks [P], or of one round
     labels: Labels
     text: TextFeatures | None
     #: Names the data it was trained on.
@@ -46,42 +56,58 @@ class Bundle:
     first_feature: int | None
     #: Of one round: what decides where a feature goes.
     terms: Terms | None = None
+    #: Of one round: the networks beside the linear model, if there are any.
+    networks: Networks | None = None
 
     def make_tools(self, device: str | torch.device) -> tuple[Features, Ranks]:
         """Return what makes raw features what the model sees, and what ranks labels with its weights."""
+        if self.terms is None:
+            return make_network_tools(self.task, self.seeds, self.labels, device)
+        # Sparse weights are multiplied on the CPU.
         buckets = torch.from_numpy(self.task.label_map(self.seeds, self.labels.keys).buckets)
-        if self.terms is not None:  # sparse weights are multiplied on the CPU
-            return SlotFeatures(self.terms.slots(self.seeds)), LinearRanker(buckets, self.task.num_outputs)
-        config = self.task.config
-        ranker = Ranker(self.task.stack, buckets.to(device), config.loss, config.decoding)
-        return self.task.feature_map(self.seeds), ranker
+        features, ranker = SlotFeatures(self.terms.slots(self.seeds)), LinearRanker(buckets, self.task.num_outputs)
+        if self.networks is None:
+            return features, ranker
+        beside = make_network_tools(self.networks.task, self.networks.seeds, self.labels, device)
+        return CorrectedFeatures(features, beside[0]), CorrectedRanker(ranker, beside[1])
 
 
 def save_bundle(
-    folder: Path, task: Task, seeds: Seeds, weights: Tensor | Linear, dataset: Dataset, terms: Terms | None = None
+    folder: Path,
+    task: Task,
+    seeds: Seeds,
+    weights: Tensor | Linear | Corrected,
+    dataset: Dataset,
+    terms: Terms | None = None,
+    networks: Networks | None = None,
 ) -> None:
     """Write the folder in one step."""
     labels, text = dataset.labels, dataset.text
     about = {
         "num_features": task.num_features,
         "num_labels": task.num_labels,
-        "seeds": {"run": seeds.run, "labels": seeds.labels, "features": seeds.features},
+        "seeds": _write_seeds(seeds),
         "text": None if text is None else text.to_json(),
         "data": dataset.fingerprint,
         "first_feature": dataset.first_feature,
     }
     files = {
-        "model.json": json.dumps(about).encode(),
         "config.toml": task.config.to_toml().encode(),
         "labels.json": json.dumps({"keys": labels.keys, "names": labels.names}).encode(),
     }
+    if isinstance(weights, Corrected):
+        assert networks is not None
+        about["networks"] = {"seeds": _write_seeds(networks.seeds), "weight": weights.weight}
+        files["networks.toml"] = networks.task.config.to_toml().encode()
+        files["networks.safetensors"] = save_tensors({"weights": weights.networks.half()})
+        weights = weights.linear
     if isinstance(weights, Linear):
         assert terms is not None
         arrays = {name: getattr(weights, name) for name in _LINEAR}
         files |= {"weights.safetensors": save_arrays(arrays), "terms.bin": terms.encode()}
     else:
         files["weights.safetensors"] = save_tensors({"weights": weights.cpu().contiguous()})
-    write_sealed(folder, files)
+    write_sealed(folder, {"model.json": json.dumps(about).encode(), **files})
 
 
 def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
@@ -91,13 +117,19 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
         about = parse_json(sealed.read("model.json", MOST_JSON))
         config = Config.from_toml(sealed.read("config.toml", MOST_TOML).decode(), f"{folder / 'config.toml'}")
         task = Task(config, int(about["num_features"]), int(about["num_labels"]))
-        seeds = Seeds(about["seeds"]["run"], tuple(about["seeds"]["labels"]), tuple(about["seeds"]["features"]))
+        seeds = _read_seeds(about["seeds"], task)
         names = parse_json(sealed.read("labels.json", MOST_JSON))
         labels = Labels(tuple(names["keys"]), tuple(names["names"]))
         text = None if about["text"] is None else TextFeatures.from_json(about["text"])
-        if not task.accepts(seeds):
-            raise ValueError("seeds do not fit the model's sizes")
-        weights, terms = (_load_linear if config.algorithm == "one-round" else _load_network)(sealed, task, seeds)
+        terms, networks = None, None
+        weights: Tensor | Linear | Corrected
+        if config.algorithm == "one-round":
+            weights, terms = _load_linear(sealed, task, seeds)
+            if "networks" in about:
+                networks, model = _load_networks(sealed, task, about["networks"], folder)
+                weights = Corrected(weights, model, float(about["networks"]["weight"]))
+        else:
+            weights = _load_weights(sealed, "weights.safetensors", task)
         if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
             raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
         if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
@@ -106,15 +138,36 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
             raise ValueError("data or first_feature in model.json")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SafetensorError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
-    return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"], terms)
+    return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"], terms, networks)
 
 
-def _load_network(sealed: Sealed, task: Task, seeds: Seeds) -> tuple[Tensor, None]:
+def _write_seeds(seeds: Seeds) -> dict[str, Any]:
+    return {"run": seeds.run, "labels": seeds.labels, "features": seeds.features}
+
+
+def _read_seeds(about: Any, task: Task) -> Seeds:
+    seeds = Seeds(about["run"], tuple(about["labels"]), tuple(about["features"]))
+    if not task.accepts(seeds):
+        raise ValueError("seeds do not fit the model's sizes")
+    return seeds
+
+
+def _load_weights(sealed: Sealed, name: str, task: Task) -> Tensor:
     largest = 4 * task.stack.num_parameters + _MOST_HEADER
-    weights = load_tensors(sealed.read("weights.safetensors", largest))["weights"]
+    weights = load_tensors(sealed.read(name, largest))["weights"]
+    weights = weights.float() if weights.dtype == torch.float16 else weights
     if not task.stack.fits(weights):
         raise ValueError("weights do not fit the model's sizes")
-    return weights, None
+    return weights
+
+
+def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> tuple[Networks, Tensor]:
+    """Return the networks beside a linear model."""
+    config = Config.from_toml(sealed.read("networks.toml", MOST_TOML).decode(), f"{folder / 'networks.toml'}")
+    beside = Task(config, task.num_features, task.num_labels)
+    if config.algorithm != "fedmlh" or not math.isfinite(about["weight"]):
+        raise ValueError("networks beside a linear model that cannot stand there")
+    return Networks(beside, _read_seeds(about["seeds"], beside)), _load_weights(sealed, "networks.safetensors", beside)
 
 
 def _load_linear(sealed: Sealed, task: Task, seeds: Seeds) -> tuple[Linear, Terms]:

@@ -54,7 +54,8 @@ class Model:
             what = (
                 "answer for the label" if self.bundle.task.identity else f"mean answer for the label's {tables} buckets"
             )
-            return f"score: the linear model's {what}, made larger for rare labels; higher is likelier"
+            more = " and the networks' mean logit" if self.bundle.networks is not None else ""
+            return f"score: the linear model's {what}{more}, made larger for rare labels; higher is likelier"
         names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
         config = self.bundle.task.config
         what = names[config.decoding]

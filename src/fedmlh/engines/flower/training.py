@@ -1,6 +1,7 @@
 """A run over real sites, put together from the parts that a run in one process has."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -62,7 +63,18 @@ def ask_once(
     deadline = agreement.config.deadline
     offer = partial(sites.ask, "train", quorum=0, deadline=deadline)
     exchange = Exchange(Desk(agreement.task, examples), sites.exchange, offer, folder.checkpoints, _say)
-    Work(exchange, yardstick.dataset, validation, yardstick.frequencies, device, _say).finish(folder)
+    # Networks are trained with as many sites as a round needs; those that are not connected are not waited for.
+    trainers = GridSites(sites.grid, sites.nodes, deadline=deadline, quorum=agreement.config.quorum)
+    work = Work(
+        exchange,
+        yardstick.dataset,
+        validation,
+        yardstick.frequencies,
+        device,
+        _say,
+        lambda task, seeds: nullcontext(trainers),
+    )
+    work.finish(folder)
 
 
 def _say(line: str) -> None:
