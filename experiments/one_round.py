@@ -1,7 +1,7 @@
 """One round on several data sets: accuracy, bytes, and that neither the partition nor the clients change the model.
 
 python experiments/one_round.py OUT.json DATA_FOLDER... [--device cuda] [--jobs 4]
-python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json
+python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json [--corrected]
 
 λ and the power of counts are chosen on validation; nothing else is set. The same with points rounded to 12 bits.
 """
@@ -31,10 +31,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "K 100, iid": {"num_clients": 100, "partition": "iid"},
     "K 100, Dirichlet 0.05": {"num_clients": 100, "partition": "dirichlet", "dirichlet_alpha": 0.05},
     "K 10, iid, 12 bits": {"num_clients": 10, "partition": "iid", "point_bits": 12},
+    "K 10, iid, corrected": {"num_clients": 10, "partition": "iid", "correct": 40},
+    "K 10, iid, corrected, 16 MiB": {"num_clients": 10, "partition": "iid", "correct": 40, "budget_mib": 16.0},
 }
+#: Of these the weights are the same.
+ALIKE = [variant for variant in VARIANTS if "bits" not in variant]
 _KEPT = (
     *("precision", "precision_infrequent", "psp", "validation", "bytes_up", "bytes_down", "seconds_per_round"),
     *("peak_memory_bytes", "ridge", "count_power", "slots", "delivered", "kept", "model_bytes"),
+    *("best_round", "rounds", "bytes_up_to_best", "bytes_down_to_best", "correction"),
 )
 
 
@@ -44,7 +49,7 @@ def measure(data: str, variant: str, device: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run")
         weights = (run.folder / "model" / "weights.safetensors").read_bytes()
-    kept = {name: run.summary[name] for name in _KEPT}
+    kept = {name: run.summary[name] for name in _KEPT if name in run.summary}
     kept["validation"] = kept["validation"]["precision"]
     return {
         "data": Path(data).name,
@@ -75,7 +80,7 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
     for name, entry in result.items():
         runs = {run["variant"]: run for run in entry["runs"]}
         first, exact = runs["K 10, iid"], "K 10, iid, 12 bits"
-        models = {run["weights_sha256"] for variant, run in runs.items() if "bits" not in variant}
+        models = [runs[variant]["weights_sha256"] for variant in ALIKE if variant in runs]
         reference = central[name]["precision"]
         both = first["bytes_up"] + first["bytes_down"]
         rows.append(
@@ -91,10 +96,33 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
                 f"{first['bytes_up'] / 2**20:.1f}, {both / 2**20:.1f}",
                 f"{runs['K 100, iid']['bytes_up'] / 2**20:.1f}",
                 f"{entry['zip_bytes'] / 2**20:.1f}",
-                f"{'yes' if len(models) == 1 else 'NO'}, {len(runs) - (exact in runs)} ways",
+                f"{'yes' if len(set(models)) == 1 else 'NO'}, {len(models)} ways",
             ]
         )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def show_corrected(result: dict[str, Any], central: dict[str, Any]) -> str:
+    """Write the table of what networks add."""
+    heads = ["", "alone, mean", "MiB", "corrected, P@1/3/5", "mean", "MiB", "weight", "16 MiB, P@1/3/5", "mean", "MiB"]
+    rows = [[*heads, "weight", "central PLT, mean"], ["---"] * (len(heads) + 2)]
+    for name, entry in result.items():
+        runs = {run["variant"]: run for run in entry["runs"]}
+        first = runs["K 10, iid"]
+        row = [name, f"{_mean(first['precision']):.2f}", _both_ways(first)]
+        for variant in ("K 10, iid, corrected", "K 10, iid, corrected, 16 MiB"):
+            run = runs.get(variant)
+            cells = ["–"] * 4
+            if run is not None:
+                weight = f"{run['correction']['weight']:g}"
+                cells = [_triple(run["precision"]), f"{_mean(run['precision']):.2f}", _both_ways(run), weight]
+            row += cells
+        rows.append([*row, f"{_mean(central[name]['precision']):.2f}"])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _both_ways(run: dict[str, Any]) -> str:
+    return f"{(run['bytes_up'] + run['bytes_down']) / 2**20:.0f}"
 
 
 def _triple(precision: dict[str, float]) -> str:
@@ -116,9 +144,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--central", type=Path)
+    parser.add_argument("--corrected", action="store_true", help="show what networks add")
     arguments = parser.parse_args()
     if arguments.table:
-        print(show(json.loads(arguments.table.read_text()), json.loads(arguments.central.read_text())))
+        table = show_corrected if arguments.corrected else show
+        print(table(json.loads(arguments.table.read_text()), json.loads(arguments.central.read_text())))
         return
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:

@@ -30,12 +30,13 @@ DATA = open_dataset(BASE)
 
 
 def left(folder: Path) -> dict[str, Any]:
-    """All that a run leaves but for time and memory: the model, what was measured and sent, who took part."""
+    """All that a run leaves but for time, memory and rows of clients: the model, what was measured, who took part."""
     records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     summary = json.loads((folder / "summary.json").read_text())
     found = {f"metrics {record['round']} {key}": value for record in records for key, value in record.items()}
     found |= {f"summary {key}": value for key, value in summary.items()}
     found = {key: value for key, value in found.items() if "seconds" not in key and "memory" not in key}
+    found.pop("summary clients", None)  # in a simulation only
     found["participation"] = (folder / "participation.jsonl").read_text()
     for path in sorted((folder / "model").iterdir()):
         if path.suffix in (".safetensors", ".bin") or path.name == "labels.json":

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.data.dataset import Dataset, Split
@@ -106,7 +105,7 @@ class Closing:
         """Return what judges solutions of a problem by these points."""
 
         def judge(labels: np.ndarray) -> float:
-            return selection_score(self.measure(labels, points.Y))
+            return selection_score(self.evaluator.judge(labels, points.Y))
 
         X = add_one(self.slots.apply(points.X), 1.0)
         return Chooser(problem, X, points.excluded, self.decoder, max(self.task.config.top_k), judge, self.device)
@@ -143,7 +142,7 @@ class Closing:
         points = test.take(_spread_rows(len(test), _MOST_COMPARED))
         chooser = self.appoint(solved.problem, points)
         labels = chooser.try_ridge(choice.ridge, (choice.power,), solved.solver).labels
-        exact = self.measure(labels, points.Y)["precision"]
+        exact = self.evaluator.judge(labels, points.Y)["precision"]
         kept = self.evaluator.evaluate(model, self.evaluator.prepare(points))["precision"]
         return {
             "weights": len(model),
@@ -167,7 +166,7 @@ class Closing:
             history, more = [record, *correction.history], {**more, "correction": correction.figures}
             if correction.weight:
                 model, evaluator, networks = correction.add_to(solved.model), correction.evaluator, correction.networks
-                best, more["validation"] = 1 + correction.progress.best_round, correction.validation
+                best = 1 + correction.progress.best_round
         test = evaluator.evaluate(model, evaluator.prepare(self.dataset.test))
         record["seconds_evaluation"] = time.perf_counter() - began
         # Without points that judged it, a model is judged by the test part, which selects nothing.
@@ -216,16 +215,15 @@ class Closing:
             "slots": self.slots.count,
         }
 
-    def measure(self, labels: np.ndarray, Y: csr_matrix) -> Values:
-        """Return every metric of labels that were ranked for points.  # [n, k], [n, p]"""
-        metrics = self.evaluator.metrics()
-        metrics.add(labels, Y)
-        return metrics.values()
-
 
 def pick_points(validation: Split) -> Split:
     """Return the points that choose, evenly spread where there are many."""
-    return validation.take(_spread_rows(len(validation), _MOST_CHOOSING))
+    return validation.take(pick_rows(len(validation)))
+
+
+def pick_rows(count: int) -> np.ndarray:
+    """Return which of so many validation points choose."""
+    return _spread_rows(count, _MOST_CHOOSING)
 
 
 def _spread_rows(count: int, most: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,21 +45,21 @@ class Beside(Evaluator):
 
     def evaluate(self, model: Any, points: Prepared) -> Values:
         """Return the metrics of both together, with the weight that suits this model best."""
-        return self.weigh(model, points)[1]
+        return self.judge(self.weigh(model, points)[1], points.Y)
 
-    def weigh(self, model: Tensor, points: Prepared) -> tuple[float, Values]:
-        """Return the best weight, and the metrics that it gives."""
-        metrics = {weight: self.metrics() for weight in WEIGHTS}
+    def weigh(self, model: Tensor, points: Prepared) -> tuple[float, np.ndarray]:
+        """Return the best weight, and the labels that it ranks first.  # [n, k]"""
+        ranked: dict[float, list[np.ndarray]] = {weight: [] for weight in WEIGHTS}
         for begin in range(0, len(points), self.both.batch_size):
             rows = slice(begin, min(begin + self.both.batch_size, len(points)))
             networks = self.both.networks.score(model, tuple(part[rows] for part in points.features))
             excluded = None if points.excluded is None else points.excluded[rows]
-            for weight, found in metrics.items():
+            for weight, found in ranked.items():
                 scores = self.both.add(self.linear[:, rows], networks, weight)
-                found.add(best_labels(self.both.decoder, scores, max(self.ks), excluded)[0], points.Y[rows])
-        values = {weight: found.values() for weight, found in metrics.items()}
-        best = max(values, key=lambda weight: selection_score(values[weight]))
-        return best, values[best]
+                found.append(best_labels(self.both.decoder, scores, max(self.ks), excluded)[0])
+        labels = {weight: np.concatenate(found) for weight, found in ranked.items()}
+        best = max(labels, key=lambda weight: selection_score(self.judge(labels[weight], points.Y)))
+        return best, labels[best]
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ class Corrector:
         with self.reach(self.task, server.seeds) as clients:
             progress = self._train(server, clients, Judge(beside, "validation", prepared, "precision"), record)
         model = halve(progress.best_model)
-        weight, values = beside.weigh(model, prepared)
-        gain = selection_score(values) - choice.score
+        weight, labels = beside.weigh(model, prepared)
+        gain = selection_score(beside.judge(labels, points.Y)) - choice.score
         if gain < _LEAST_GAIN:
-            weight, values = 0.0, record["validation"]
+            weight, labels = 0.0, choice.labels
             self.tell("the networks do not help on validation: the linear model stays alone")
         else:
             self.tell(
@@ -107,7 +108,7 @@ class Corrector:
         evaluator = Evaluator(
             closing.task.config, closing.frequencies, CorrectedFeatures(closing.features, features), beside.both
         )
-        return Correction(Networks(self.task, server.seeds), evaluator, model, weight, gain, values, progress)
+        return Correction(Networks(self.task, server.seeds), evaluator, model, weight, gain, labels, progress)
 
     def _train(self, server: Server, clients: Clients, judge: Judge, record: dict[str, Any]) -> Progress:
         identity = f"{server.run} {self.closing.dataset.fingerprint}"

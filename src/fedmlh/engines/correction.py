@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from fedmlh.evaluation.evaluate import Evaluator, Values
+from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.participation import Attempt
 from fedmlh.oneround.corrected import Corrected, encode_networks
 from fedmlh.oneround.linear import Linear
@@ -22,7 +23,7 @@ class Correction:
     model: Tensor  # float32 [P], each of them a number of half precision
     weight: float  # 0: they do not help
     gain: float  # in the mean of P@k on validation
-    validation: Values  # of both together
+    labels: np.ndarray  # [n, k], for the validation points, of what is kept
     progress: Progress
 
     @property

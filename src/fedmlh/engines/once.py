@@ -15,6 +15,7 @@ from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.engines.closing import Closing, pick_points
 from fedmlh.engines.collecting import OWN, Ask, Exchange, Post
+from fedmlh.engines.comparing import Compare, compare_clients
 from fedmlh.engines.correcting import Corrector, Reach
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.loop import Clients, Run, Tell, Watch, ignore, tell_division, tell_notes
@@ -83,7 +84,17 @@ def run_once(
 
             exchange = Exchange(desk, ask, ask, folder.checkpoints, tell)
             frequencies = LabelCounts.of(dataset.train)
-            work = Work(exchange, dataset, division.validation, frequencies, population.device, tell, reach, watch)
+            work = Work(
+                exchange,
+                dataset,
+                division.validation,
+                frequencies,
+                population.device,
+                tell,
+                reach,
+                watch,
+                compare_clients(dataset, division, population, tell),
+            )
             return Run(work.finish(folder), folder.path)
 
 
@@ -100,6 +111,7 @@ class Work:
     #: How clients are reached that train networks beside the linear model.
     reach: Reach
     watch: Watch = ignore
+    compare: Compare = lambda closing, labels: {}
 
     @property
     def task(self) -> Task:
@@ -124,11 +136,12 @@ class Work:
                 break
             except NotPositive:
                 accepted, sums = self.leave_out(terms, num_slots, accepted, sums)
+        points, labels = pick_points(self.validation), choice.labels
         record = {
             "round": 1,
             **self.exchange.figures,
             "clients": accepted,
-            "validation": closing.measure(choice.labels, pick_points(self.validation).Y),
+            "validation": closing.evaluator.judge(choice.labels, points.Y),
             "seconds_training": time.perf_counter() - started,
             "seconds_evaluation": 0.0,
         }
@@ -138,14 +151,19 @@ class Work:
         if self.task.config.correct:
             corrector = Corrector(closing, self.reach, desk.max_examples, folder, self.watch, self.tell)
             correction = corrector.correct(sums, choice, self.validation, record)
-            weight, networks = correction.weight, correction.payload
+            weight, networks, labels = correction.weight, correction.payload, correction.labels
         bits = self.task.config.point_bits
         result = Result.of(sums + own_sums, solved.model, choice.ridge, choice.power, bits, weight, networks)
         self.exchange.deliver(accepted, result.encode())
         record |= self.exchange.figures
         write_checked(folder.checkpoints / f"{OWN}.bin", encode_sums(own_sums, self.task.config.point_bits))
         folder.write_participation([*self.exchange.log, *(() if correction is None else correction.log)])
-        more = {"training_points": sums.points, "delivered": result.figures}
+        more = {
+            "training_points": sums.points,
+            "delivered": result.figures,
+            "validation": closing.evaluator.judge(labels, points.Y),
+            **self.compare(closing, labels),
+        }
         return closing.write(folder, solved, record, more, correction)
 
     def agree(self) -> Terms:

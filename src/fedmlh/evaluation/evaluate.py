@@ -105,14 +105,15 @@ class Evaluator:
         ranked = self.ranker.rank(model, points.features, max(self.ks), points.excluded)
         return self.judge_parts(np.concatenate([labels for _, labels, _ in ranked]), points.Y, parts)
 
+    def judge(self, labels: np.ndarray, Y: csr_matrix) -> Values:
+        """Every metric of labels that were ranked already.  # [n, k], [n, p]"""
+        metrics = self.metrics()
+        metrics.add(labels, Y)
+        return metrics.values()
+
     def judge_parts(self, labels: np.ndarray, Y: csr_matrix, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """Every metric of labels that were ranked already, for parts of the points, given by their rows.  # [n, k]"""
-        values = {}
-        for part, rows in parts.items():
-            metrics = self.metrics()
-            metrics.add(labels[rows], Y[rows])
-            values[part] = metrics.values()
-        return values
+        return {part: self.judge(labels[rows], Y[rows]) for part, rows in parts.items()}
 
     def metrics(self) -> Metrics:
         """Return metrics of no points yet."""
