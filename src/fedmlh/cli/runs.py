@@ -22,7 +22,6 @@ from fedmlh.cli.terminal import console, open_data, print_report, progress, resu
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.lock import hold, is_empty
-from fedmlh.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
@@ -131,6 +130,7 @@ def replay(
     from fedmlh.engines.replay import read_log
     from fedmlh.engines.replay import replay as repeat
     from fedmlh.runs.folder import RunFolder
+    from fedmlh.serving.bundle import have_same_weights
 
     original, copy = RunFolder(folder), RunFolder(out or folder.with_name(f"{folder.name}-replay"))
     config, log = read_log(original)
@@ -140,11 +140,9 @@ def replay(
     dataset = open_data(config)
     with _progress(f"replay of {folder.name}", config.most_rounds) as watch:
         repeat(config, log, dataset, copy.path, watch=watch, tell=tell)
-    mine, theirs = (place.model / "weights.safetensors" for place in (copy, original))
-    size = mine.stat().st_size
-    if not theirs.is_file():
+    if not (original.model / "weights.safetensors").is_file():
         console.print(f"{folder} has not finished: there is no model to compare with")
-    elif theirs.stat().st_size == size and read_bytes(theirs, size, folder) == read_bytes(mine, size):
+    elif have_same_weights(copy.model, original.model, folder):
         console.print(f"{len(log)} attempts, and the same model to the bit")
     else:
         console.print("the replay ends with another model than the run")

@@ -13,6 +13,8 @@ from fedmlh.runs.journal import Journal
 
 #: The file of the sums over the server's own points, which are in no client's.
 OWN = "own"
+#: How often a part says how far it is.
+_LINES = 4
 #: How clients are reached: whom to ask, and the message for each, to replies in any order.
 Ask = Callable[[Sequence[int], "Post"], Iterable[tuple[int, bytes | Rejected]]]
 
@@ -68,7 +70,7 @@ class Exchange:
                     journal.append(client, reply)
                     known.add(client)
                     yield client, content
-                if asked * 10 // len(missing) > (asked - 1) * 10 // len(missing):
+                if asked * _LINES // len(missing) > (asked - 1) * _LINES // len(missing):
                     self.tell(f"{part}: {len(known):,} of {len(clients):,} clients have answered")
             journal.sync()
         self.bytes_down += sum(sent)

@@ -25,7 +25,7 @@ from fedmlh.oneround.exchange import Terms
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
 from fedmlh.storage import Sealed, write_sealed
-from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes
 
 #: The arrays of a linear model.
 _LINEAR = ("starts", "columns", "levels", "scales")
@@ -108,6 +108,18 @@ def save_bundle(
     else:
         files["weights.safetensors"] = save_tensors({"weights": weights.cpu().contiguous()})
     write_sealed(folder, {"model.json": json.dumps(about).encode(), **files})
+
+
+def have_same_weights(mine: Path, theirs: Path, root: Path | None = None) -> bool:
+    """Say whether two model folders hold the same weights, to the bit; no link is followed from `root` to theirs."""
+
+    def is_same(name: str) -> bool:
+        size = (mine / name).stat().st_size
+        other = theirs / name
+        return other.stat().st_size == size and read_bytes(other, size, root) == read_bytes(mine / name, size)
+
+    names, others = ({path.name for path in folder.glob("*.safetensors")} for folder in (mine, theirs))
+    return names == others and all(map(is_same, names))
 
 
 def load_bundle(folder: Path, root: Path | None = None) -> Bundle:

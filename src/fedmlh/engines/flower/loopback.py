@@ -19,6 +19,7 @@ from fedmlh.engines.replay import read_log, replay
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.runs.folder import RunFolder
+from fedmlh.serving.bundle import have_same_weights
 from fedmlh.sizing import choose_sizes
 
 
@@ -88,5 +89,4 @@ def replay_loopback(federation: Federation, dataset: Dataset, out: Path) -> bool
     """Repeat the run in one process from its log of who took part; whether the model is the same to the bit."""
     config, log = read_log(federation.run)
     replay(config, log, dataset, out)
-    mine, theirs = (RunFolder(folder).model / "weights.safetensors" for folder in (federation.run.path, out))
-    return mine.read_bytes() == theirs.read_bytes()
+    return have_same_weights(federation.run.model, RunFolder(out).model)
