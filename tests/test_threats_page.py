@@ -45,7 +45,7 @@ def test_the_table_of_hostile_sums_is_the_measured_one() -> None:
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() in PAGE
 
 
-@pytest.mark.parametrize("result", ["poison", "poison-wordnet", "poison-debtags"])
+@pytest.mark.parametrize("result", ["poison", "poison-wordnet", "poison-debtags", "poison-citeulike"])
 def test_the_tables_of_poisoned_runs_are_the_measured_ones(result: str) -> None:
     command = [sys.executable, "experiments/poison.py", "--table", f"experiments/results/{result}.json"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() in PAGE
