@@ -142,7 +142,7 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
     used = float(-np.expm1(-share * occurrences.features).sum())
     up = head_up + _COUNT_BITS * used / 8 + one
     down = head_down + _COUNT_BITS * occurring / 8 + min(every, model)
-    solution, needed = describe_solution(slots + 1, 2 * pairs + 3 * slots, outputs, device)
+    solution, needed = describe_solution(slots + 1, int(2 * pairs) + 3 * slots, outputs, device)
     problem = None
     try:
         check_memory(slots + 1, outputs)

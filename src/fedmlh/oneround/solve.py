@@ -156,8 +156,11 @@ def is_double(size: int, device: torch.device) -> bool:
     return fits and (size <= _MOST_DOUBLE or device.type == "cuda")
 
 
-def is_direct(size: int, cells: float, num_columns: int, device: torch.device) -> bool:
-    """Say whether a factorisation in single precision fits into memory, and is likely to be faster."""
+def is_direct(size: int, cells: int, num_columns: int, device: torch.device) -> bool:
+    """Say whether a factorisation in single precision fits into memory, and is likely to be faster.
+
+    `size`: of what is left to factorise; `cells`: what a step of conjugate gradients multiplies with.
+    """
     if factor_bytes(size, 4) > available_memory(device) // 2:
         return False
     if device.type == "cuda":
@@ -167,7 +170,7 @@ def is_direct(size: int, cells: float, num_columns: int, device: torch.device) -
     return bool(factorise <= iterate)
 
 
-def describe_solution(size: int, cells: float, num_columns: int, device: torch.device) -> tuple[str, int]:
+def describe_solution(size: int, cells: int, num_columns: int, device: torch.device) -> tuple[str, int]:
     """Return how a system with so many cells other than 0 is solved, and the memory that takes, more or less."""
     columns = 6 * 8 * size * block_columns(size, num_columns)
     if is_double(size, device):
@@ -175,7 +178,7 @@ def describe_solution(size: int, cells: float, num_columns: int, device: torch.d
     if is_direct(size, cells, num_columns, device):
         return "a factorisation in single precision, with corrections", factor_bytes(size, 4) + columns
     # The cells in both precisions, each with its column.
-    return "conjugate gradients", factor_bytes(min(size, _HEAD), 4) + int(20 * cells) + columns
+    return "conjugate gradients", factor_bytes(min(size, _HEAD), 4) + 20 * cells + columns
 
 
 def factor_bytes(size: int, width: int) -> int:
