@@ -32,7 +32,7 @@ from fedmlh.federated.task import Task
 from fedmlh.oneround import wire
 from fedmlh.oneround.coding import encode
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
-from fedmlh.oneround.points import most_square
+from fedmlh.oneround.points import most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sparse, encode_sums
 from fedmlh.runs.folder import RunFolder
@@ -286,32 +286,106 @@ def test_each_bound_is_kept_to_the_last_number(door, where):
             assert np.array_equal(door.read(message).cross.toarray(), cross)
 
 
-def peak_of(action):
+def peak_of(payload, points, num_slots, num_outputs):
+    """The memory that reading takes, and why the payload is refused; None if it is not."""
+    problem = None
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"."):
-            action()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        decode_sums(memoryview(payload), points, num_slots, num_outputs, BITS)
+    except ValueError as refused:
+        problem = str(refused)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, problem
 
 
-def test_a_small_message_that_claims_to_be_huge_takes_little_memory():
-    num_slots, points = 6000, 40
-    head = wire._HEAD.pack(points, num_slots, 10, BITS)
-    diagonal = np.ones(num_slots, np.int64)
-    slots = wire._order_slots(diagonal, np.zeros(num_slots, np.int64))
-    numbers = encode_sparse(diagonal) + encode(np.zeros(num_slots, np.int64), wire._by_size(diagonal))
-    cells = wire._Cells.lay_out(slots, slots, True)
-    assert cells.widths.sum() == num_slots * (num_slots - 1) // 2  # 18 million cells, 144 MB as numbers alone
-    claim = b"\0" + encode(cells.widths, cells.contexts)
-    payload = head + numbers + encode_sparse(np.ones(10, np.int64)) + claim
-    assert len(payload) < 40_000
-    assert peak_of(lambda: decode_sums(memoryview(payload), points, num_slots, 10, BITS)) < 40 * 2**20
+def bound(payload, num_slots, num_outputs):
+    """What docs/threats.md promises."""
+    return 2500 * len(payload) + 128 * (num_slots + num_outputs) + 48 * 2**20
+
+
+def full(num_slots, num_outputs, share):
+    """Sums in which nothing is 0: all cells of pairs are equal, and a share of the others is not."""
+    points, place = 4000, np.arange(1, num_slots + 1)
+    gram = np.triu(np.ones((num_slots + 1, num_slots + 1), np.int64))
+    gram[0], gram[place, place], gram[0, 0] = 32, 4, points * 4**BITS
+    cross = np.random.default_rng(0).random((num_slots + 1, num_outputs)) < share
+    cross = cross.astype(np.int64) + 1
+    cross[0] = 4 * 2**BITS
+    return encode_sums(Sums(points, csr_matrix(gram), csr_matrix(cross)), BITS)
+
+
+def claim(num_slots, num_outputs, part):
+    """The beginning of a message that says, as shortly as possible, that no cell is 0."""
+    ones, counts = np.ones(num_slots, np.int64), np.ones(num_outputs, np.int64)
+    slots, labels = wire._order_slots(ones, ones), wire._order_labels(counts)
+    numbers = encode_sparse(ones) + encode(2 * ones, wire._by_size(ones)) + encode_sparse(counts)
+    head = wire._HEAD.pack(4000, num_slots, num_outputs, BITS) + numbers
+    none = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    if part == "slots":
+        return head + b"\0"
+    if part == "labels":
+        cells = wire._Cells.lay_out(slots, slots, True)
+        head += b"\0" + encode(0 * cells.widths, cells.contexts) + encode(*none) + encode(*none)
+    cells = wire._Cells.lay_out(slots, slots if part == "pairs" else labels, part == "pairs")
+    return head + b"\0" + encode(cells.widths, cells.contexts) + encode(*none)
+
+
+@pytest.mark.parametrize(
+    ("part", "num_slots", "num_outputs", "cells"),
+    [("pairs", 6000, 10, 6000 * 5999 // 2), ("labels", 1000, 16000, 16_000_000), ("slots", 300_000, 10, 300_000 * 19)],
+)
+def test_a_small_message_that_claims_to_be_huge_takes_little_memory(part, num_slots, num_outputs, cells):
+    payload = claim(num_slots, num_outputs, part)
+    # As many bytes more as the coder needs for so many numbers.
+    payload += bytes(cells // 107 + 100)
+    peak, problem = peak_of(payload, 4000, num_slots, num_outputs)
+    assert f"claim {cells:,} cells, more than sums over points have" in problem
+    assert peak < bound(payload, num_slots, num_outputs)
+    assert peak < 160 * (num_slots + num_outputs) + 8 * 2**20  # nothing was laid out
     # Nor do vectors that claim more numbers than their bytes can hold, or than there are slots.
     for count in (2**32 - 1, num_slots, num_slots + 1):
-        claim = head + count.to_bytes(4, "little") + bytes(30)
-        assert peak_of(lambda claim=claim: decode_sums(memoryview(claim), points, num_slots, 10, BITS)) < 2**20
+        head = wire._HEAD.pack(4000, num_slots, num_outputs, BITS)
+        peak, problem = peak_of(head + count.to_bytes(4, "little") + bytes(30), 4000, num_slots, num_outputs)
+        assert problem is not None
+        assert peak < 2**20
+
+
+@pytest.mark.parametrize(("num_slots", "num_outputs", "share"), [(700, 370, 0), (2000, 1000, 0.085)])
+def test_the_most_that_a_message_may_claim_takes_as_much_memory_as_promised(num_slots, num_outputs, share):
+    payload = full(num_slots, num_outputs, share)
+    cells = num_slots * (num_slots - 1) // 2 + num_slots * num_outputs
+    peak, problem = peak_of(payload, 4000, num_slots, num_outputs)
+    assert problem is None
+    assert cells > 25 * len(payload)
+    assert peak < bound(payload, num_slots, num_outputs) < 2.5 * peak
+    # With a little less to say, the same cells are too many for the bytes.
+    if share:
+        assert "more than sums over points have" in peak_of(full(num_slots, num_outputs, 0.08), 4000, 2000, 1000)[1]
+
+
+def test_both_tables_together_have_no_more_cells_than_there_may_be():
+    payload, cells = full(30, 20, 0.5), 30 * 29 // 2 + 30 * 20
+    decode_sums(memoryview(payload), 4000, 30, 20, BITS, cells=cells)
+    with pytest.raises(ValueError, match="more cells than there is room for"):
+        decode_sums(memoryview(payload), 4000, 30, 20, BITS, cells=cells - 1)
+
+
+@pytest.mark.parametrize("length", [3, 30, 300])
+def test_honest_sums_are_far_from_what_a_message_may_claim(length):
+    """Points whose values are all equal say least: many cells per byte."""
+    rng, weights = np.random.default_rng(0), 1.0 / np.arange(10, 2010)
+    rows = [rng.choice(2000, length, replace=False, p=weights / weights.sum()) for _ in range(100)]
+    X = csr_matrix((np.ones(100 * length), np.concatenate(rows), np.arange(101) * length), shape=(100, 2000))
+    X.sort_indices()
+    Y = csr_matrix((np.ones(100), rng.integers(0, 20, 100), np.arange(101)), shape=(100, 20))
+    points = round_points(csr_matrix(X / np.sqrt(length)), BITS)
+    payload, claims = encode_sums(Sums.of(points, Y), BITS), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_check_claim", lambda count, rest: claims.append(count / len(rest)))
+        decode_sums(memoryview(payload), 100, 2000, 20, BITS)
+    assert len(claims) == 4
+    assert max(claims) <= wire._PER_BYTE / 3
 
 
 # A client whose sums are possible in pairs, but of no points.

@@ -6,18 +6,27 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix, triu
 
-from fedmlh import cli
+from fedmlh import cli, sizing
 from fedmlh.config import Config
+from fedmlh.data.convert import write
+from fedmlh.data.formats import load, load_training
+from fedmlh.data.synthetic import synthesize
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.hashing.theory import collision_probability, lemma2_bound, typical_positives
+from fedmlh.oneround import budget, solve
+from fedmlh.oneround.forecast import Occurrences, estimate_sums
 from fedmlh.planning import make_plan, weigh
 from fedmlh.sizing import choose_sizes, suggest_buckets
 
+#: Those of the data that `data synth` makes below.
+TOTALS = "--labels 60 --points 400 --positives 1200 --features 300"
 PAPER = ("eurlex-4k", "wiki10-31k", "amazontitles-131k", "wikiseealsotitles-320k")
 
 
@@ -98,7 +107,7 @@ def test_the_table_shows_every_candidate_and_marks_the_one_to_take(capsys):
     assert taken[1:5] == ["8", "379", "710", "48"]
     assert taken[-1] == f"{typical_positives(15539, 80000, 3993, 379):.1f}"
     assert "Lemma 2 asks for 13" in shown
-    assert lines[-1] == plan.chosen.command
+    assert lines[-2:] == [plan.chosen.command, "say --features and --nonzeros, or --data, to see what one round costs"]
     assert max(map(len, lines[: 1 + len(rows)])) <= 80
 
 
@@ -171,6 +180,19 @@ def test_a_small_budget_gets_fewer_tables_and_says_so():
         ("--labels 100 --points 0 --positives 5", "num_points is 0"),
         ("--labels 100 --rounds 0", "rounds is 0"),
         ("--labels 100 --clients-per-round 0", "clients_per_round is 0"),
+        ("--labels 100 --clients 0", "num_clients is 0"),
+        ("--labels 100 --clients 3 --clients-per-round 4", "there are only 3 clients"),
+        ("--points 5 --positives 5", "with --labels, or name a data folder with --data"),
+        ("--labels 100 --data somewhere", "--labels follows from --data"),
+        ("--nonzeros 100 --data somewhere", "--nonzeros follows from --data"),
+        ("--data somewhere", "somewhere: there is no such folder"),
+        ("--data . --format word", "data format 'word' is not one of"),
+        (f"{TOTALS} --nonzeros 0", "nonzeros is 0: it must be above 0"),
+        (f"{TOTALS} --nonzeros nan", "nonzeros is nan"),
+        (f"{TOTALS} --nonzeros 300.5", "at most the 300 features"),
+        (f"{TOTALS} --nonzeros 9 --clients 361", "there are only 360 points to train on"),
+        (f"{TOTALS.replace('300', '10000001')} --nonzeros 9", "at most 10,000,000 features and labels: say --data"),
+        (f"{TOTALS.replace('400', str(2**50))} --nonzeros 9", "could overflow a sum"),
     ],
 )
 def test_what_cannot_be_planned_is_said_in_a_sentence(arguments, sentence, capsys):
@@ -179,6 +201,160 @@ def test_what_cannot_be_planned_is_said_in_a_sentence(arguments, sentence, capsy
     assert sentence in shown.err
     assert shown.err.count("\n") == 1
     assert not shown.out
+
+
+# One round.
+
+
+def plan_once(capsys, *arguments):
+    assert call("plan", *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)["one_round"]
+
+
+def as_it_is(monkeypatch):
+    pass
+
+
+def in_buckets(monkeypatch):
+    monkeypatch.setattr(sizing, "_MOST_OUTPUTS", 100)
+    monkeypatch.setattr(sizing, "_MOST_BUCKETS", 400)
+
+
+def shared_slots(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_PAIRS", 50_000)
+
+
+@pytest.mark.parametrize("change", [as_it_is, in_buckets, shared_slots])
+@pytest.mark.parametrize("clients", [3, 12])
+def test_a_run_of_one_round_has_the_sizes_of_the_plan_and_costs_about_as_much(
+    tmp_path, capsys, monkeypatch, clients, change
+):
+    change(monkeypatch)
+    folder = tmp_path / "my data"
+    assert call("data", "synth", folder, "--points", 2000, "--features", 1500, "--labels", 300) == 0
+    capsys.readouterr()
+    plan = plan_once(capsys, "--data", folder, "--clients", clients)
+    assert plan["num_clients"] == clients
+    assert (
+        call(*shlex.split(plan["command"])[1:], "--out", tmp_path / "run", "--set", "ridge=1", "--device", "cpu") == 0
+    )
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    weights = summary["kept"]["of"]
+    assert (plan["slots"] < plan["num_features"]) == (change is shared_slots)
+    assert plan["slots"] == summary["slots"]
+    assert (plan["num_tables"], plan["num_outputs"]) == ((8, 50) if change is in_buckets else (1, 300))
+    assert weights == (plan["slots"] + 1) * plan["num_tables"] * plan["num_outputs"]
+    assert 0.9 * plan["model_bytes"] < summary["model_bytes"] <= plan["model_bytes"]
+    assert plan["delivered"] == summary["delivered"]["what"] == "sums"
+    for name, counted in (
+        ("bytes_up", summary["bytes_up"]),
+        ("bytes_up_client", summary["bytes_up"] / clients),
+        ("bytes_down", summary["bytes_down"]),
+        ("sums_bytes", summary["delivered"]["sums_bytes"]),
+    ):
+        assert counted / 1.5 < plan[name] < 1.5 * counted, name
+    capsys.readouterr()
+    train = load(folder).train
+    totals = [*("--labels", 300, "--points", 2000, "--positives", train.Y.nnz, "--features", 1500)]
+    rough = plan_once(capsys, *totals, "--nonzeros", train.X.nnz / 2000, "--clients", clients)
+    assert rough["command"] == plan["command"].replace(shlex.quote(str(folder)), "DIR")
+    for name in ("bytes_up", "bytes_down"):
+        assert summary[name] / 2.5 < rough[name] < 2.5 * summary[name], name
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+@pytest.mark.parametrize("lengths", [[12], [2, 2, 2, 42]])
+def test_pairs_are_foreseen_also_where_few_points_have_most_features(lengths, share):
+    rng, weights = np.random.default_rng(0), 1.0 / np.arange(5, 605)
+    rows = [rng.choice(600, lengths[n % len(lengths)], replace=False, p=weights / weights.sum()) for n in range(2000)]
+    starts = np.cumsum([0, *map(len, rows)])
+    X = csr_matrix((np.ones(starts[-1], np.float32), np.concatenate(rows), starts), shape=(2000, 600))
+    own = X[: int(2000 * share)]
+    pairs = triu(own.T @ own, k=1).nnz
+    _, foreseen = estimate_sums(Occurrences.of(X, X[:, :5]), 600, share, 5)
+    assert 0.85 < foreseen / pairs < 1.15
+
+
+def test_the_better_part_of_sums_and_model_is_sent_and_few_weights_make_a_small_model(tmp_path, capsys):
+    sizes = ["--labels", 2, "--points", 2000, "--positives", 2000, "--features", 2000, "--nonzeros", 100]
+    plan = plan_once(capsys, *sizes)
+    assert plan["delivered"] == "model"
+    assert plan["model_bytes"] < plan["sums_bytes"]
+    assert 10 * plan["model_bytes"] < plan["bytes_down"] < 10 * plan["sums_bytes"]
+
+
+def show_mib(size):
+    return f"{size / 2**20:,.2f}" if size < 100 * 2**20 else f"{size / 2**20:,.0f}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"{TOTALS} --nonzeros 12.5",
+        f"{TOTALS} --nonzeros 12.5 --clients 2",
+        "--labels 1000000 --points 1000000 --positives 5000000 --features 300000 --nonzeros 60 --clients 1000",
+    ],
+)
+def test_the_terminal_shows_of_one_round_what_json_holds(arguments, capsys):
+    values = plan_once(capsys, *arguments.split())
+    assert call("plan", *arguments.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("one round: slots")]
+    tables, outputs = values["num_tables"], f"{values['num_outputs']:,}"
+    ways = ("bytes_up", "bytes_down")
+    sizes = [values["model_bytes"], values["bytes_up_client"], *(values[name] for name in ways)]
+    sizes += [sum(values[name] for name in ways), values["solution_bytes"]]
+    shown = [f"{values['slots']:,}", *([f"{tables}", "×"] if tables > 1 else []), outputs, *map(show_mib, sizes)]
+    assert lines[at + 1].split() == shown
+    assert max(map(len, lines[at : at + 4])) <= 80
+    assert lines[-1] == values["command"]
+    assert lines[-4:-1] == values["reasons"]
+    assert f"each of {values['num_clients']:,} clients" in " ".join(lines)
+    assert ("rare ones share" in values["reasons"][0]) == (values["slots"] < values["num_features"])
+    assert values["reasons"][-1] == f"solved by {values['solution']}"
+
+
+def test_it_says_what_is_missing_to_plan_one_round(capsys):
+    sizes = TOTALS.split()
+    assert plan_once(capsys, "--labels", 60) is plan_once(capsys, *sizes) is None
+    assert call("plan", "--labels", 60) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "say --points, --positives, --features and --nonzeros, or --data, to see what one round costs"
+    )
+    assert call("plan", *sizes) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "say --nonzeros, or --data, to see what one round costs"
+
+
+def test_a_machine_without_memory_is_told_so(capsys, monkeypatch):
+    monkeypatch.setattr(solve, "available_memory", lambda device: 2**20)
+    plan = plan_once(capsys, *TOTALS.split(), "--nonzeros", 9)
+    assert plan["solution"] == "conjugate gradients"
+    assert "set a smaller feature_slots" in plan["reasons"][-1] == plan["problem"]
+
+
+@pytest.mark.parametrize("kind", ["npz", "xmc", "svmlight", "text", "sites"])
+def test_a_plan_does_not_open_the_test_part(tmp_path, capsys, kind):
+    data = synthesize(num_points=120, num_features=50, num_labels=20, seed=1)
+    folders = [tmp_path / "data"] if kind != "sites" else [tmp_path / "data" / name for name in "ab"]
+    for folder in folders:
+        if kind == "text":
+            folder.mkdir(parents=True)
+            rows = [{"text": f"word{i % 7} word{i % 5}", "labels": [f"{i % 9}", f"{i % 4}"]} for i in range(60)]
+            for name in ("trn", "tst"):
+                (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        else:
+            write(data, folder, "svmlight" if kind == "sites" else kind)
+    before = plan_once(capsys, "--data", tmp_path / "data")
+    train = load(tmp_path / "data").train
+    found = load_training(tmp_path / "data")
+    assert (found.X != train.X).nnz == (found.Y != train.Y).nnz == 0
+    spoiled = [path for path in (tmp_path / "data").rglob("*") if "tst" in path.name or "test" in path.name]
+    assert len(spoiled) == {"npz": 2, "sites": 2}.get(kind, 1)
+    for path in spoiled:
+        path.write_bytes(b"\xff nothing that anybody could read")
+    with pytest.raises(UserError):
+        load(tmp_path / "data")
+    assert plan_once(capsys, "--data", tmp_path / "data") == before
 
 
 def test_the_page_shows_what_the_command_prints(capsys):

@@ -2,19 +2,23 @@
 
 import dataclasses
 import math
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from fedmlh.config import Config
+from fedmlh.engines.device import pick_device
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.delivery import mean_payload
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import MAX_PARAMETERS, Task
 from fedmlh.hashing.theory import collision_probability, smallest_buckets, typical_positives
+from fedmlh.oneround.forecast import Forecast, Occurrences, forecast
 from fedmlh.sizing import (
     FEWEST_INPUTS,
     NARROWEST,
+    choose_sizes,
     default_budget,
     describe_start,
     fit_network,
@@ -28,8 +32,8 @@ from fedmlh.sizing import (
     suggest_tables,
 )
 
-#: What a plan's sizes go into; a candidate's command says how it differs from this preset.
-PRESET = "recommended"
+#: What a plan's sizes go into, and the preset of one round; commands say how a config differs from its preset.
+PRESET, ONCE = "recommended", "one-round"
 SIZES = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
 TABLES = (4, 8, 16, 32)
 #: Of the buckets that the rule suggests.
@@ -67,11 +71,7 @@ class Candidate:
     @property
     def command(self) -> str:
         """The command that runs it, given the data."""
-        preset = Config.load(PRESET)
-        pairs = [(entry.name, getattr(self.config, entry.name)) for entry in dataclasses.fields(Config)]
-        changed = [(name, value) for name, value in pairs if value != getattr(preset, name)]
-        texts = [(name, ",".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in changed]
-        return " ".join([f"fedmlh run {PRESET} --data DIR", *(f"--set {name}={text}" for name, text in texts)])
+        return write_command(PRESET, self.config)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,11 @@ def make_plan(
     num_features: int | None = None,
     budget: int | None = None,
     delta: float = 0.01,
+    num_clients: int | None = None,
     clients_per_round: int | None = None,
     rounds: int | None = None,
+    data: str = "",
+    data_format: str = "auto",
 ) -> Plan:
     """Sizes for such data and a model of at most `budget` bytes, by the rules of `recommended` and by Lemma 2."""
     _check("num_labels", num_labels, 2, _MOST_LABELS)
@@ -105,11 +108,8 @@ def make_plan(
         _check("num_positives", num_positives, 0, num_points * num_labels)
     _check("budget", budget, 1, 4 * MAX_PARAMETERS)
     preset = Config.load(PRESET)
-    sampled = preset.clients_per_round if clients_per_round is None else clients_per_round
-    base = preset.replace(
-        clients_per_round=sampled,
-        num_clients=max(preset.num_clients, sampled),
-        rounds=preset.rounds if rounds is None else rounds,
+    base = _fill(preset, num_clients, clients_per_round, data, data_format).replace(
+        rounds=preset.rounds if rounds is None else rounds
     )
     allowed = default_budget(num_labels) if budget is None else budget
 
@@ -151,6 +151,40 @@ def make_plan(
     chosen = min(candidates, key=distance)
     why = _explain(chosen, num_labels, num_features, allowed, budget is not None, delta)
     return Plan(allowed, tuple(candidates), chosen, tuple(why))
+
+
+def plan_one_round(
+    occurrences: Occurrences,
+    num_features: int,
+    num_labels: int,
+    *,
+    num_clients: int | None = None,
+    data: str = "",
+    data_format: str = "auto",
+) -> Forecast:
+    """What one round will cost for points in which features and labels occur like that, on this machine."""
+    config = _fill(Config.load(ONCE), num_clients, None, data, data_format)
+    chosen, _ = choose_sizes(config, num_features, num_labels)
+    return forecast(occurrences, config, Task(chosen, num_features, num_labels), pick_device(config.device))
+
+
+def write_command(preset: str, config: Config) -> str:
+    """The command that runs a config, which differs a little from a preset."""
+    usual = Config.load(preset)
+    pairs = [(entry.name, getattr(config, entry.name)) for entry in dataclasses.fields(Config) if entry.name != "data"]
+    changed = [(name, value) for name, value in pairs if value != getattr(usual, name)]
+    texts = [(name, ",".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in changed]
+    data = shlex.quote(config.data) if config.data else "DIR"
+    return " ".join([f"fedmlh run {preset} --data {data}", *(f"--set {name}={text}" for name, text in texts)])
+
+
+def _fill(preset: Config, clients: int | None, sampled: int | None, data: str, data_format: str) -> Config:
+    """The preset for so many clients, or as many as are sampled; of few clients all are sampled."""
+    if sampled is None:
+        sampled = min(preset.clients_per_round, preset.num_clients if clients is None else max(1, clients))
+    if clients is None:
+        clients = max(preset.num_clients, sampled)
+    return preset.replace(num_clients=clients, clients_per_round=sampled, data=data, data_format=data_format)
 
 
 def _list_shapes(num_labels: int, budget: int, delta: float) -> list[tuple[int, int]]:

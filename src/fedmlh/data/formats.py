@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -72,8 +73,21 @@ def load(
     return dataset
 
 
-def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
-    """The data set of a recognised folder, from its files."""
+def load_training(path: Path | str, data_format: str = "auto") -> Split:
+    """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
+    raw = read_raw(_leave_out_test(recognise(Path(path), data_format)))
+    points = TextFeatures.hashing().transform(raw.train.points) if raw.is_text else raw.train.points
+    return Split(points, raw.train.Y, raw.train.excluded, raw.train.sites)
+
+
+def _leave_out_test(layout: Layout) -> Layout:
+    # Readers want two parts: here both are the training part.
+    sites = tuple(_leave_out_test(site) for site in layout.sites)
+    return replace(layout, test=layout.train, test_filter=layout.train_filter, sites=sites)
+
+
+def read_raw(layout: Layout) -> RawFolder:
+    """What the files of a recognised folder say."""
     if layout.kind == "sites":
         readers = dict(READERS)
         if layout.kinds == {"svmlight"}:
@@ -84,6 +98,12 @@ def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
     for part, name in ((raw.train, "training"), (raw.test, "test")):
         if part.Y.shape[0] == 0:
             raise UserError(f"{layout.folder}: the {name} part has no points")
+    return raw
+
+
+def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
+    """The data set of a recognised folder, from its files."""
+    raw = read_raw(layout)
     text = None
     if raw.is_text:
         text = TextFeatures.fit_tfidf(raw.train.points) if text_features == "tfidf" else hashing

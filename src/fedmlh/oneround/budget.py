@@ -38,12 +38,21 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
 
 def estimate_pairs(falling: np.ndarray, num_points: int, slots: int) -> float:
     """Estimate how many pairs of slots occur together, were they independent; features by falling frequency."""
-    own = falling[:slots]
-    if slots < len(falling):
-        own = falling[: slots * OWN_SHARE[0] // OWN_SHARE[1]]
-        shared = slots - len(own)
-        own = np.append(own, np.full(shared, min(num_points, falling[len(own) :].sum() / shared)))
-    groups = np.array_split(own, min(_GROUPS, len(own)))
-    often, sizes = np.array([group.mean() for group in groups]), np.array([len(group) for group in groups])
+    often, sizes = group(fill_slots(falling, num_points, slots))
     together = -np.expm1(-np.outer(often, often) / num_points)
     return float(sizes @ together @ sizes) / 2
+
+
+def fill_slots(falling: np.ndarray, num_points: int, slots: int) -> np.ndarray:
+    """Return in how many points each of so many slots occurs, about where features share it."""
+    if slots >= len(falling):
+        return falling
+    own = falling[: slots * OWN_SHARE[0] // OWN_SHARE[1]]
+    shared = slots - len(own)
+    return np.append(own, np.full(shared, min(num_points, falling[len(own) :].sum() / shared)))
+
+
+def group(falling: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean frequency of neighbours, and how many these are."""
+    groups = np.array_split(falling, min(_GROUPS, len(falling)))
+    return np.array([part.mean() for part in groups]), np.array([len(part) for part in groups])

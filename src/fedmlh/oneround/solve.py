@@ -70,7 +70,7 @@ class Solver:
         self.device = device
         self.exact = exact
         self.double = exact and is_double(system.size, device)
-        self.direct = self.double or is_direct(system, num_columns, device)
+        self.direct = self.double or is_direct(system.size, system.matrix.nnz, num_columns, device)
         self._inner = self._factorise() if self.direct else self._precondition()
 
     def __call__(self, right: Tensor) -> Tensor:
@@ -156,9 +156,11 @@ def is_double(size: int, device: torch.device) -> bool:
     return fits and (size <= _MOST_DOUBLE or device.type == "cuda")
 
 
-def is_direct(system: System, num_columns: int, device: torch.device) -> bool:
-    """Say whether a factorisation in single precision fits into memory, and is likely to be faster."""
-    size, cells = system.size, system.matrix.nnz
+def is_direct(size: int, cells: int, num_columns: int, device: torch.device) -> bool:
+    """Say whether a factorisation in single precision fits into memory, and is likely to be faster.
+
+    `size`: of what is left to factorise; `cells`: what a step of conjugate gradients multiplies with.
+    """
     if factor_bytes(size, 4) > available_memory(device) // 2:
         return False
     if device.type == "cuda":
@@ -166,6 +168,17 @@ def is_direct(system: System, num_columns: int, device: torch.device) -> bool:
     factorise = (size**3 / 3 + 2.0 * size**2 * num_columns) / _DENSE_RATE
     iterate = 2.0 * _EXPECTED_STEPS * cells * num_columns / _SPARSE_RATE
     return bool(factorise <= iterate)
+
+
+def describe_solution(size: int, cells: int, num_columns: int, device: torch.device) -> tuple[str, int]:
+    """Return how a system with so many cells other than 0 is solved, and the memory that takes, more or less."""
+    columns = 6 * 8 * size * block_columns(size, num_columns)
+    if is_double(size, device):
+        return "a factorisation in double precision", factor_bytes(size, 8) + columns
+    if is_direct(size, cells, num_columns, device):
+        return "a factorisation in single precision, with corrections", factor_bytes(size, 4) + columns
+    # The cells in both precisions, each with its column.
+    return "conjugate gradients", factor_bytes(min(size, _HEAD), 4) + 20 * cells + columns
 
 
 def factor_bytes(size: int, width: int) -> int:
