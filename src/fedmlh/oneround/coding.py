@@ -66,15 +66,17 @@ def encode(values: np.ndarray, contexts: np.ndarray) -> bytes:
     if values.min() < 0 or values.max() >= 1 << 62:
         raise ValueError("values must be from 0 below 2^62")
     symbols = np.searchsorted(_FIRSTS, values, side="right") - 1
-    cells = contexts.astype(np.int64) * _ROW + symbols
-    counts = np.bincount(cells, minlength=256 * _ROW).reshape(256, _ROW)
-    present = np.flatnonzero(counts.any(axis=1))
+    present = np.flatnonzero(np.bincount(contexts, minlength=256))
+    places = np.zeros(256, np.int64)
+    places[present] = np.arange(len(present))
+    cells = places[contexts] * _ROW + symbols
+    counts = np.bincount(cells, minlength=len(present) * _ROW).reshape(-1, _ROW)
     kernels = _choose_kernels()
-    tables = make_tables(counts[present], kernels)
+    tables = make_tables(counts, kernels)
     model = make_model(tables, present)
     entry_of = np.zeros((len(tables), _ROW), np.uint32)
     entry_of[model.starts >> SCALE_BITS, model.symbols] = np.arange(len(model.symbols))
-    entries = entry_of[model.table_of].reshape(-1)[cells]
+    entries = entry_of[model.table_of[present]].reshape(-1)[cells]
     wide = np.flatnonzero(_WIDTHS[symbols])
     raw = pack(values[wide] - _FIRSTS[symbols[wide]], _WIDTHS[symbols[wide]])
     body = b"".join([write_tables(tables), _write_lanes(model, entries, kernels), raw])

@@ -79,9 +79,12 @@ def _table(counts: np.ndarray, num_contexts: int) -> Table:
 
 def _numbers(table: Table) -> np.ndarray:
     """Return what describes a table, as numbers from 1: the steps from symbol to symbol and from code to code."""
-    changes = np.diff(table.codes, prepend=0)
+    steps, changes = table.symbols.copy(), table.codes.copy()
+    steps[0] += 1
+    steps[1:] -= table.symbols[:-1]
+    changes[1:] -= table.codes[:-1]
     folded = np.where(changes > 0, 2 * changes, 1 - 2 * changes)
-    return np.concatenate([[table.num_contexts, len(table.symbols)], np.diff(table.symbols, prepend=-1), folded])
+    return np.concatenate([[table.num_contexts, len(table.symbols)], steps, folded])
 
 
 def _frequencies(weights: np.ndarray) -> np.ndarray:
