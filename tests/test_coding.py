@@ -10,9 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmlh.oneround import coding
 from fedmlh.oneround.coding import decode, encode, most_values
 
 MOST = 2**62 - 1
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
+def kernels(request):
+    """The loops that all tests of this file go through."""
+    if request.param == "compiled":
+        pytest.importorskip("numba", reason="the extra 'fast' is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coding, "_FEW_CALLS", 0 if request.param == "compiled" else 10**9)
+        assert (coding._choose_kernels() is None) == (request.param == "plain")
+        yield
 
 
 def lanes(num_values):
@@ -219,6 +231,19 @@ def test_a_plain_decoder_reads_many_lanes():
     values, contexts = geometric(20_000, 12, seed=4)
     payload = encode(values, contexts)
     assert plain_decode(payload, contexts.tolist()) == (values.tolist(), len(payload))
+
+
+@settings(deadline=None, max_examples=100)
+@given(message=messages)
+def test_both_loops_write_the_same_bytes(message):
+    values = np.array([value for value, _ in message], np.int64)
+    contexts = np.array([context for _, context in message], np.uint8)
+    payloads = []
+    for few in (0, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coding, "_FEW_CALLS", few)
+            payloads.append(encode(values, contexts))
+    assert payloads[0] == payloads[1]
 
 
 def test_the_bytes_of_a_message_never_change():

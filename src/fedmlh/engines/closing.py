@@ -31,7 +31,7 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.bundle import save_bundle
 
 #: Validation points that choose λ and the power, and test points by which the loss of leaving out weights is measured.
-_MOST_CHOOSING, _MOST_COMPARED = 4096, 1024
+_MOST_CHOOSING, _MOST_COMPARED = 2048, 1024
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,12 @@ class Exchange:
         self, part: str, clients: Sequence[int], payload: bytes, read: Callable[[int, bytes], Any]
     ) -> Iterator[tuple[int, Any]]:
         """Yield what each client says; those whose answer lies on disk already are not asked again."""
-        known: set[int] = set()
+        known, wanted = set[int](), set(clients)
         refused: list[Refusal] = []
         sent: list[int] = []  # appended to by the engine's threads, so not a running sum
         with Journal(self.folder / f"{part}.bin") as journal:
             for client, message in journal.read():
-                if client in clients and client not in known:
+                if client in wanted and client not in known:
                     content = self._take(client, message, read, known, [])
                     if content is not None:
                         known.add(client)

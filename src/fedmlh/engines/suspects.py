@@ -16,15 +16,15 @@ def find_impossible(
     messages: Iterable[tuple[int, bytes]], clients: Collection[int], read: Callable[[int, bytes], Sums]
 ) -> dict[int, Sums]:
     """Return those of these clients' sums that no points have; of a client, the first that can be read count."""
-    seen, found = set(), {}
+    waiting, found = set(clients), {}
     for client, message in messages:
-        if client in seen or client not in clients:
+        if client not in waiting:
             continue
         try:
             sums = read(client, message)
         except Rejected:
             continue
-        seen.add(client)
+        waiting.remove(client)
         if not is_possible(sums):
             found[client] = sums
     return found

@@ -8,7 +8,11 @@ A message is: the length of the rest (LEB128), the tables of frequencies, the la
 (16 bits each), the raw bits. Bits fill bytes from the lowest one, and bytes are little-endian.
 """
 
+import importlib
+from functools import cache
+from itertools import count
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +33,10 @@ _LOW = 1 << 16
 #: A lane costs up to 4 bytes, a step of all lanes about 20 microseconds: few values take few lanes, and many values
 #: no more than so many steps.
 _MOST_STEPS = 1024
+
+#: After so many calls the compiled twins pay, which take a second to load. A client of one round makes fewer.
+_FEW_CALLS = 64
+_CALLS = count()
 
 #: The first number of each symbol, and how many raw bits follow it.
 _FIRSTS = np.array([*range(16), *((8 + step) << octave for octave in range(1, 59) for step in range(8))], np.int64)
@@ -58,17 +66,20 @@ def encode(values: np.ndarray, contexts: np.ndarray) -> bytes:
     if values.min() < 0 or values.max() >= 1 << 62:
         raise ValueError("values must be from 0 below 2^62")
     symbols = np.searchsorted(_FIRSTS, values, side="right") - 1
-    cells = contexts.astype(np.int64) * _ROW + symbols
-    counts = np.bincount(cells, minlength=256 * _ROW).reshape(256, _ROW)
-    present = np.flatnonzero(counts.any(axis=1))
-    tables = make_tables(counts[present])
+    present = np.flatnonzero(np.bincount(contexts, minlength=256))
+    places = np.zeros(256, np.int64)
+    places[present] = np.arange(len(present))
+    cells = places[contexts] * _ROW + symbols
+    counts = np.bincount(cells, minlength=len(present) * _ROW).reshape(-1, _ROW)
+    kernels = _choose_kernels()
+    tables = make_tables(counts, kernels)
     model = make_model(tables, present)
     entry_of = np.zeros((len(tables), _ROW), np.uint32)
     entry_of[model.starts >> SCALE_BITS, model.symbols] = np.arange(len(model.symbols))
-    entries = entry_of[model.table_of].reshape(-1)[cells]
+    entries = entry_of[model.table_of[present]].reshape(-1)[cells]
     wide = np.flatnonzero(_WIDTHS[symbols])
     raw = pack(values[wide] - _FIRSTS[symbols[wide]], _WIDTHS[symbols[wide]])
-    body = b"".join([write_tables(tables), _write_lanes(model, entries), raw])
+    body = b"".join([write_tables(tables), _write_lanes(model, entries, kernels), raw])
     return _leb128(len(body)) + body
 
 
@@ -86,9 +97,10 @@ def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memor
             raise ValueError("bytes for no values")
         return np.zeros(0, np.int64), rest
     present = np.flatnonzero(np.bincount(contexts, minlength=256))
-    tables, body = read_tables(body, len(present))
+    kernels = _choose_kernels()
+    tables, body = read_tables(body, len(present), kernels)
     model = make_model(tables, present)
-    entries, body = _read_lanes(model, model.table_of[contexts], body)
+    entries, body = _read_lanes(model, model.table_of[contexts], body, kernels)
     symbols = model.symbols[entries]
     if symbols.max() == NUM_SYMBOLS:
         raise ValueError("a symbol that is in no table")
@@ -96,6 +108,20 @@ def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memor
     wide = np.flatnonzero(_WIDTHS[symbols])
     values[wide] += unpack(body, _WIDTHS[symbols[wide]])
     return values, rest
+
+
+def _choose_kernels() -> Any:
+    """Return the compiled twins, or None where they do not pay."""
+    return _load_kernels() if next(_CALLS) >= _FEW_CALLS else None
+
+
+@cache
+def _load_kernels() -> Any:
+    """Return the compiled twins; None where numba is not installed (extra `fast`)."""
+    try:
+        return importlib.import_module("fedmlh.oneround.kernels")
+    except ImportError:
+        return None
 
 
 def _check_contexts(contexts: np.ndarray) -> None:
@@ -127,10 +153,13 @@ def _num_lanes(num_values: int) -> int:
     return 1 + max(isqrt(num_values) // 3, num_values // _MOST_STEPS)
 
 
-def _write_lanes(model: Model, entries: np.ndarray) -> bytes:
+def _write_lanes(model: Model, entries: np.ndarray, kernels: Any) -> bytes:
     num_lanes = _num_lanes(len(entries))
     frequencies = model.frequencies[entries]
     starts = (model.starts & SCALE - 1)[entries]
+    if kernels is not None:
+        states, words = kernels.write_lanes(frequencies, starts, num_lanes)
+        return b"".join([states.astype("<u4").tobytes(), words.astype("<u2").tobytes()])
     states = np.full(num_lanes, _LOW, np.uint32)
     words = []
     # From the last value to the first, since a decoder undoes the latest step first.
@@ -145,7 +174,7 @@ def _write_lanes(model: Model, entries: np.ndarray) -> bytes:
     return b"".join([states.astype("<u4").tobytes(), *(word.tobytes() for word in reversed(words))])
 
 
-def _read_lanes(model: Model, tables: np.ndarray, body: memoryview) -> tuple[np.ndarray, memoryview]:
+def _read_lanes(model: Model, tables: np.ndarray, body: memoryview, kernels: Any) -> tuple[np.ndarray, memoryview]:
     num_lanes = _num_lanes(len(tables))
     if len(body) < 4 * num_lanes:
         raise ValueError("states that are cut off")
@@ -155,22 +184,32 @@ def _read_lanes(model: Model, tables: np.ndarray, body: memoryview) -> tuple[np.
     # From here on every state is at least _LOW after a step, whatever the words are.
     if states.min() < _LOW:
         raise ValueError("a state that is too small")
-    entries = np.empty(len(tables), np.uint32)
-    taken = 0
+    walk = _walk_lanes if kernels is None else kernels.walk_lanes
+    entries, taken = walk(states, words, tables, model.starts, model.frequencies)
+    if taken < 0:
+        raise ValueError("words that are cut off")
+    if np.any(states != _LOW):
+        raise ValueError("states that do not end where they started")
+    return entries, body[2 * taken :]
+
+
+def _walk_lanes(
+    states: np.ndarray, words: np.ndarray, tables: np.ndarray, starts: np.ndarray, frequencies: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Return the entry of each value and how many words were taken, -1 if they are too few; states end as they are."""
+    entries, num_lanes, taken = np.empty(len(tables), np.uint32), len(states), 0
     for first in range(0, len(tables), num_lanes):
         table = tables[first : first + num_lanes]
         state = states[: len(table)]
         slot = (table << SCALE_BITS) + (state & SCALE - 1)
-        entry = np.searchsorted(model.starts, slot, side="right") - 1
+        entry = np.searchsorted(starts, slot, side="right") - 1
         entries[first : first + num_lanes] = entry
         state >>= SCALE_BITS
-        state *= model.frequencies[entry]
-        state += slot - model.starts[entry]
+        state *= frequencies[entry]
+        state += slot - starts[entry]
         short = np.flatnonzero(state < _LOW)
         if len(short) > len(words) - taken:
-            raise ValueError("words that are cut off")
+            return entries, -1
         state[short] = state[short] << 16 | words[taken : taken + len(short)]
         taken += len(short)
-    if np.any(states != _LOW):
-        raise ValueError("states that do not end where they started")
-    return entries, body[2 * taken :]
+    return entries, taken

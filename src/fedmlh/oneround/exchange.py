@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -94,6 +94,12 @@ class Terms:
         )
 
 
+@lru_cache(maxsize=1)
+def _read_terms(payload: bytes, num_features: int) -> Terms:
+    """Return the terms of a payload, which all clients of a process are sent: it is decoded once."""
+    return Terms.decode(memoryview(payload), num_features)
+
+
 def name_terms(payload: bytes | memoryview) -> str:
     """Return a name for the terms that a request carries; none for a request that carries none."""
     return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""
@@ -150,7 +156,7 @@ class Respondent:
             answer = Counts.of(self.X).encode()
         elif header.part == SUMS:
             try:
-                terms = Terms.decode(payload, self.task.num_features)
+                terms = _read_terms(bytes(payload), self.task.num_features)
             except ValueError as problem:
                 raise Rejected(Reason.MALFORMED, str(problem)) from None
             answer = encode_sums(self.sum(terms, seeds), self.task.config.point_bits)

@@ -1,7 +1,8 @@
 """Tables of frequencies: which contexts share one, how many slots each symbol has, and how tables are written."""
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,11 @@ SCALE = 1 << SCALE_BITS
 CAP = SCALE // 16 * 15
 #: Symbols are below this, which is also the symbol of slots that a table leaves unused. It is never coded.
 NUM_SYMBOLS = 480
+
+#: Costs are in this part of a bit.
+UNIT = 4096
+#: Numbers that describe tables have fewer bits after the first one.
+MOST_ZEROS = 9
 
 #: Counts are told as one of these weights: exact below 8, then four per octave, which costs 0.002 bits per value.
 _WEIGHTS = np.array([*range(8), *((4 + step) << octave for octave in range(1, 13) for step in range(4))], np.int64)
@@ -42,13 +48,14 @@ class Model(NamedTuple):
     starts: np.ndarray  # ascending
 
 
-def make_tables(counts: np.ndarray) -> list[Table]:
+def make_tables(counts: np.ndarray, kernels: Any = None) -> list[Table]:
     """Return tables for the counts per context and symbol; neighbouring contexts share one where that is shorter."""
+    cost = _cost if kernels is None else _compiled_cost(kernels)
     rows, sizes = list(counts), [1] * len(counts)
-    alone = [_cost(row) for row in rows]
-    joint = [_cost(one + two) for one, two in pairwise(rows)]
+    alone = [cost(row) for row in rows]
+    joint = [cost(one + two) for one, two in pairwise(rows)]
     while joint:
-        gains = [alone[at] + alone[at + 1] - cost for at, cost in enumerate(joint)]
+        gains = [alone[at] + alone[at + 1] - together for at, together in enumerate(joint)]
         at = gains.index(max(gains))
         if gains[at] < 0:
             break
@@ -56,9 +63,9 @@ def make_tables(counts: np.ndarray) -> list[Table]:
         sizes[at : at + 2] = [sizes[at] + sizes[at + 1]]
         alone[at : at + 2] = [joint.pop(at)]
         if at > 0:
-            joint[at - 1] = _cost(rows[at - 1] + rows[at])
+            joint[at - 1] = cost(rows[at - 1] + rows[at])
         if at < len(joint):
-            joint[at] = _cost(rows[at] + rows[at + 1])
+            joint[at] = cost(rows[at] + rows[at + 1])
     return [_table(row, size) for row, size in zip(rows, sizes, strict=True)]
 
 
@@ -72,9 +79,12 @@ def _table(counts: np.ndarray, num_contexts: int) -> Table:
 
 def _numbers(table: Table) -> np.ndarray:
     """Return what describes a table, as numbers from 1: the steps from symbol to symbol and from code to code."""
-    changes = np.diff(table.codes, prepend=0)
+    steps, changes = table.symbols.copy(), table.codes.copy()
+    steps[0] += 1
+    steps[1:] -= table.symbols[:-1]
+    changes[1:] -= table.codes[:-1]
     folded = np.where(changes > 0, 2 * changes, 1 - 2 * changes)
-    return np.concatenate([[table.num_contexts, len(table.symbols)], np.diff(table.symbols, prepend=-1), folded])
+    return np.concatenate([[table.num_contexts, len(table.symbols)], steps, folded])
 
 
 def _frequencies(weights: np.ndarray) -> np.ndarray:
@@ -114,8 +124,12 @@ _LOGARITHMS = _logarithms()
 def _cost(counts: np.ndarray) -> int:
     """Return the bits of a table and of what is coded with it, in units of 2^-12."""
     table = _table(counts, 1)
-    bits = SCALE_BITS * 4096 - _LOGARITHMS[_frequencies(_WEIGHTS[table.codes])]
-    return int(counts[table.symbols] @ bits + 4096 * _GAMMA_WIDTHS[_numbers(table)].sum())
+    bits = SCALE_BITS * UNIT - _LOGARITHMS[_frequencies(_WEIGHTS[table.codes])]
+    return int(counts[table.symbols] @ bits + UNIT * _GAMMA_WIDTHS[_numbers(table)].sum())
+
+
+def _compiled_cost(kernels: Any) -> Callable[[np.ndarray], int]:
+    return lambda counts: int(kernels.cost(counts, _WEIGHTS, _MIDDLES, _LOGARITHMS, _GAMMA_WIDTHS))
 
 
 def write_tables(tables: list[Table]) -> bytes:
@@ -124,18 +138,20 @@ def write_tables(tables: list[Table]) -> bytes:
     return pack(_GAMMA_FIELDS[numbers], _GAMMA_WIDTHS[numbers])
 
 
-def read_tables(body: memoryview, num_contexts: int) -> tuple[list[Table], memoryview]:
+def read_tables(body: memoryview, num_contexts: int, kernels: Any = None) -> tuple[list[Table], memoryview]:
     """Return the tables of this number of contexts and the bytes that follow them."""
-    tables, position = [], 0
+    if kernels is None:
+        numbers, position = _read_numbers(body, num_contexts)
+    else:
+        numbers, position = kernels.read_numbers(np.frombuffer(body, np.uint8), num_contexts)
+    if position < 0:
+        raise ValueError("a table of frequencies that is cut off or too large")
+    tables, at = [], 0
     while num_contexts:
-        size, position = _read_number(body, position)
-        num_symbols, position = _read_number(body, position)
-        numbers = []
-        for _ in range(2 * num_symbols):
-            number, position = _read_number(body, position)
-            numbers.append(number)
-        symbols = np.cumsum(numbers[:num_symbols]) - 1
-        folded = np.array(numbers[num_symbols:])
+        size, num_symbols = int(numbers[at]), int(numbers[at + 1])
+        symbols = np.cumsum(numbers[at + 2 : at + 2 + num_symbols]) - 1
+        at += 2 + 2 * num_symbols
+        folded = numbers[at - num_symbols : at]
         codes = np.cumsum(np.where(folded % 2, -(folded // 2), folded // 2))
         if size > num_contexts or symbols[-1] >= NUM_SYMBOLS or codes.min() < 1 or codes.max() >= len(_WEIGHTS):
             raise ValueError("a table of frequencies that cannot be")
@@ -146,13 +162,32 @@ def read_tables(body: memoryview, num_contexts: int) -> tuple[list[Table], memor
     return tables, body[end:]
 
 
+def _read_numbers(body: memoryview, num_contexts: int) -> tuple[np.ndarray, int]:
+    """Return the numbers that describe the tables of so many contexts, and the bits they take; -1 if they are cut off.
+
+    A table that claims more contexts than are left is the last one.
+    """
+    numbers, position = list[int](), 0
+    while num_contexts > 0:
+        first, ahead = len(numbers), 2
+        while ahead:
+            number, position = _read_number(body, position)
+            if position < 0:
+                return np.array(numbers, np.int64), position
+            numbers.append(number)
+            ahead += 2 * number - 1 if len(numbers) == first + 2 else -1
+        num_contexts -= numbers[first]
+    return np.array(numbers, np.int64), position
+
+
 def _read_number(body: memoryview, position: int) -> tuple[int, int]:
+    """Return a number in gamma code and where the next one begins, -1 if it is cut off or too large."""
     window = int.from_bytes(body[position // 8 : position // 8 + 4], "little") >> position % 8
     zeros = (window & -window).bit_length() - 1
-    position += 2 * zeros + 1
-    if not 0 <= zeros < 9 or position > 8 * len(body):
-        raise ValueError("a table of frequencies that is cut off or too large")
-    return 1 << zeros | window >> zeros + 1 & (1 << zeros) - 1, position
+    end = position + 2 * zeros + 1
+    if not 0 <= zeros < MOST_ZEROS or end > 8 * len(body):
+        return 1, -1
+    return 1 << zeros | window >> zeros + 1 & (1 << zeros) - 1, end
 
 
 def make_model(tables: list[Table], present: np.ndarray) -> Model:

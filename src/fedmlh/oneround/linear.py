@@ -116,14 +116,18 @@ def compress(
     rows, columns, values = [], [], []
     for block in blocks:
         weights = solve(block).astype(np.float32)
-        row, column = np.nonzero((np.abs(weights * relevance) >= least) & (weights != 0))
+        worth = (np.abs(weights * relevance) >= least) & (weights != 0)
+        row, column = np.nonzero(worth)
         rows.append(row.astype(np.int32))
         columns.append(block[column].astype(index_type(num_outputs)))
-        values.append(weights[row, column])
+        values.append(weights[worth])
     row, column, value = (np.concatenate(parts) for parts in (rows, columns, values))
     if len(value) > most:
         matters = np.abs(value) * relevance[row, 0]
-        kept = np.sort(np.argpartition(-matters, most)[:most])
+        bound = np.partition(matters, len(matters) - most)[len(matters) - most]
+        kept = matters > bound
+        # Of those that matter the same, the first.
+        kept[np.flatnonzero(matters == bound)[: most - np.count_nonzero(kept)]] = True
         row, column, value = row[kept], column[kept], value[kept]
     # In the order of rows; within a row columns rise, since blocks do.
     kept_weights = coo_matrix((value, (row, column)), shape=(len(usage), num_outputs)).tocsr()

@@ -12,12 +12,14 @@ from scipy.sparse import csr_matrix, diags_array, triu
 from torch import Tensor
 
 from fedmlh.errors import UserError
+from fedmlh.oneround.eliminate import Elimination
+from fedmlh.oneround.eliminate import NotPositive as NotPositive
 from fedmlh.oneround.sums import Sums
 
 #: The largest residual of a column, relative to its right-hand side, in double precision.
 RESIDUAL = 1e-5
-#: So many slots can be factorised in double precision in seconds; more take single precision and corrections.
-_MOST_DOUBLE = 12_000
+#: Up to so many slots, a factorisation in double precision takes less than single precision and its corrections.
+_MOST_DOUBLE = 20_000
 #: Corrections, and steps of conjugate gradients for each, before the numbers must be hopeless.
 _MOST_CORRECTIONS, _MOST_STEPS = 10, 200
 #: How far conjugate gradients go in single precision before the residual is taken anew.
@@ -26,10 +28,6 @@ _INNER = 1e-3
 _HEAD = 4_000
 #: Operations per second of a factorisation and of sparse products, and steps, as far as the choice needs them.
 _DENSE_RATE, _SPARSE_RATE, _EXPECTED_STEPS = 1e11, 1.5e9, 12
-
-
-class NotPositive(Exception):
-    """Sums that no points have: some direction has a negative square."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,15 @@ class Solver:
         self.system = system
         self.device = device
         self.exact = exact
-        self.double = exact and is_double(system.size, device)
-        self.direct = self.double or is_direct(system.size, system.matrix.nnz, num_columns, device)
+        # A GPU has factorised the whole system before it could be taken apart.
+        self._elimination = Elimination.of(system.matrix, at_all=device.type == "cpu")
+        self._core = System(self._elimination.core)
+        self.double = exact and is_double(self._core.size, device)
+        self.direct = self.double or is_direct(self._core.size, system.matrix.nnz, num_columns, device)
         self._inner = self._factorise() if self.direct else self._precondition()
 
     def __call__(self, right: Tensor) -> Tensor:
-        """Return the solution for columns in double precision.  # [1 + s, k] -> [1 + s, k]"""
+        """Return the solution for columns, in double precision where it is exact.  # [1 + s, k] -> [1 + s, k]"""
         right = right.to(self.device)
         solution = self._inner(right)
         if not self.exact:
@@ -101,13 +102,16 @@ class Solver:
         return self._factorise_in(torch.float64)
 
     def _factorise_in(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        factor = _factor(self.system.dense(dtype, self.device))
+        factor = _factor(self._core.dense(dtype, self.device))
 
-        def solve(right: Tensor) -> Tensor:
+        outer = torch.float64 if self.exact else dtype
+        elimination = self._elimination.to(outer)
+
+        def solve_core(right: Tensor) -> Tensor:
             solution: Tensor = torch.cholesky_solve(right.to(dtype), factor)
-            return solution.double()
+            return solution.to(outer)
 
-        return solve
+        return lambda right: elimination.solve(right.to(outer), solve_core)
 
     def _precondition(self) -> Callable[[Tensor], Tensor]:
         """Conjugate gradients in single precision; the most frequent slots are solved for exactly in each step."""
