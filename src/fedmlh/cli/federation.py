@@ -98,7 +98,7 @@ def start(
 
 @federation_app.command("confirm")
 def confirm(folder: FolderArgument) -> None:
-    """Confirm how many points each enrolled site may count, where sites weigh by them (weighting 'examples')."""
+    """Confirm how many points each enrolled site may count, where it weighs by them (weighting examples, one-round)."""
     _need_flower()
     from fedmlh.deployment.federation import Federation
 
