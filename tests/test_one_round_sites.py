@@ -172,7 +172,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
 ) -> None:
     federation = make(tmp_path / "fed")
     train(federation, SiteGrid(federation))
-    for name in ("counts.bin", "sums.bin"):
+    for name in ("counts.bin", "sums.bin", "terms.bin"):
         path = federation.run.checkpoints / name
         whole = bytearray(path.read_bytes())
         whole[200] ^= 1  # in the first message
@@ -213,7 +213,7 @@ def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
     in_process: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
-    with pytest.raises(UserError, match=r"only 5 clients sent sums .*\(client 1: not connected"):
+    with pytest.raises(UserError, match=r"only 5 clients sent counts, .*\(client 1: not connected"):
         train(federation, SiteGrid(federation, away=[1]))
     train(federation, SiteGrid(federation))
     assert left(federation.run.path)["weights.safetensors"] == left(in_process["labels"])["weights.safetensors"]

@@ -14,6 +14,7 @@ from fedmlh.data.division import divide
 from fedmlh.engines.closing import Closing, pick_points
 from fedmlh.engines.collecting import OWN, Ask, Exchange
 from fedmlh.engines.device import pick_device
+from fedmlh.engines.frozen import read_terms, write_terms
 from fedmlh.engines.loop import Run, Tell, Watch, ignore, tell_division, tell_notes
 from fedmlh.engines.population import Engine, Population
 from fedmlh.engines.suspects import find_impossible
@@ -129,16 +130,23 @@ class Work:
 
     def agree(self) -> Terms:
         """Freeze what the sums depend on: the counts of all points, and the number of slots."""
+        frozen = read_terms(self.exchange)
+        if frozen is not None:
+            return frozen
         config = self.task.config
-        counts = Counts.of(self.validation.X)
+        counts, accepted = Counts.of(self.validation.X), []
         read = self.exchange.desk.read_counts
-        for _, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
+        for client, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
             counts += content
+            accepted.append(client)
+        self.check_quorum(accepted, "counts")
         outputs = self.task.num_tables * self.task.num_outputs
         limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
         text = self.dataset.text
         # Features of the kind tfidf have been weighed already.
-        return Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
+        terms = Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
+        write_terms(self.exchange, terms)
+        return terms
 
     def gather(self, terms: Terms, num_slots: int) -> tuple[list[int], Sums]:
         """Add up the sums of all clients."""
@@ -147,7 +155,7 @@ class Work:
         for client, sums in self.exchange.collect(SUMS, sorted(desk.max_examples), terms.encode(), read):
             adder.add(sums)
             accepted.append(client)
-        self.check_quorum(accepted)
+        self.check_quorum(accepted, "sums that count")
         return sorted(accepted), adder.total(num_slots, desk.num_outputs)
 
     def leave_out(self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums) -> tuple[list[int], Sums]:
@@ -164,16 +172,16 @@ class Work:
             self.tell(f"client {client} is left out: no points have its sums")
         self.exchange.refuse(found, Reason.RANGE, "no points have these sums")
         accepted = [client for client in accepted if client not in found]
-        self.check_quorum(accepted)
+        self.check_quorum(accepted, "sums that count")
         return accepted, sums
 
-    def check_quorum(self, accepted: list[int]) -> None:
+    def check_quorum(self, accepted: list[int], what: str) -> None:
         """Refuse to go on with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
                 f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in self.exchange.log[-1].refused[-3:]
             )
             raise UserError(
-                f"only {len(accepted)} clients sent sums that count, fewer than quorum = {self.task.config.quorum} "
+                f"only {len(accepted)} clients sent {what}, fewer than quorum = {self.task.config.quorum} "
                 f"({reasons}): pass --resume, or start the federation again, to ask the others once more"
             )
