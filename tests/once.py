@@ -20,11 +20,13 @@ BASE = TINY.replace(
     label_map="identity",
     min_site_points=1,
 )
-#: Labels as they are, and labels that clients hash by name into buckets while rare features share slots.
+#: Labels as they are; labels that clients hash by name into buckets while rare features share slots; both with a server
+#: that has no points, so that λ is chosen from held-out sums.
 VARIANTS = {
     "labels": BASE,
     "buckets": BASE.replace(label_map="murmur3", label_key="name", feature_slots=40),
 }
+VARIANTS |= {f"{name}, held out": config.replace(validation_fraction=0.0) for name, config in VARIANTS.items()}
 DATA = open_dataset(BASE)
 
 
@@ -38,7 +40,7 @@ def left(folder: Path) -> dict[str, Any]:
     found["participation"] = (folder / "participation.jsonl").read_text()
     for name in ("weights.safetensors", "terms.bin", "labels.json"):
         found[name] = (folder / "model" / name).read_bytes()
-    for part in ("counts", "sums"):
+    for part in ("counts", "sums", "held-out"):
         with Journal(folder / "checkpoint" / f"{part}.bin") as journal:
             found[part] = sorted((client, open_message(message)) for client, message in journal.read())
     return found

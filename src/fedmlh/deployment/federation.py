@@ -9,7 +9,7 @@ run/             the run folder, as of any run
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ class Yardstick:
     dataset: Dataset
     #: Of training points wherever they lie: what tells frequent labels from rare ones.
     frequencies: LabelCounts
+
+    def without_validation(self) -> "Yardstick":
+        """Return the same without the points that choose; how often labels occur is still known from them."""
+        none = self.dataset.train.take(np.zeros(0, np.int64))
+        return Yardstick(replace(self.dataset, train=none), self.frequencies)
 
     def save(self, folder: Path) -> None:
         """Write the folder in one step."""

@@ -15,6 +15,7 @@ from fedmlh.engines.closing import Closing, pick_points
 from fedmlh.engines.collecting import OWN, Ask, Exchange
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.frozen import read_terms, write_terms
+from fedmlh.engines.held_out import HeldOut, choose_without_points
 from fedmlh.engines.loop import Run, Tell, Watch, ignore, tell_division, tell_notes
 from fedmlh.engines.population import Engine, Population
 from fedmlh.engines.suspects import find_impossible
@@ -25,7 +26,9 @@ from fedmlh.federated.messages import Reason
 from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.oneround.budget import choose_slots
+from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.holding import asks_for_held_out
 from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
@@ -99,16 +102,17 @@ class Work:
         closing = Closing(self.task, desk.seeds, terms, self.dataset, self.frequencies, self.device, self.tell)
         num_slots = closing.slots.count
         check_memory(num_slots + 1, self.task.num_tables * self.task.num_outputs)
-        accepted, sums = self.gather(terms, num_slots)
+        held_out = HeldOut(self.exchange, terms, num_slots) if asks_for_held_out(self.task.config) else None
+        accepted, sums = self.gather(terms, num_slots, held_out)
         own = Respondent(self.task, 0, self.validation.X, self.validation.Y, self.dataset.labels)
         own_sums = own.sum(terms, desk.seeds)
         while True:
             try:
-                choice = closing.choose(sums, self.validation)
+                choice, ridge_from = self.choose(closing, sums, held_out)
                 solved = closing.solve(sums + own_sums, choice)
                 break
             except NotPositive:
-                accepted, sums = self.leave_out(terms, num_slots, accepted, sums)
+                accepted, sums = self.leave_out(terms, num_slots, accepted, sums, held_out)
         result = Result.of(sums + own_sums, solved.model, choice.ridge, choice.power, self.task.config.point_bits)
         self.exchange.deliver(accepted, result.encode())
         record = {
@@ -118,14 +122,18 @@ class Work:
             "refused": [
                 {"attempt": line.attempt, **vars(entry)} for line in self.exchange.log for entry in line.refused
             ],
-            "validation": closing.measure(choice.labels, pick_points(self.validation).Y),
+            **(
+                {"validation": closing.measure(choice.labels, pick_points(self.validation).Y)}
+                if len(self.validation)
+                else {}
+            ),
             "bytes_up": self.exchange.bytes_up,
             "bytes_down": self.exchange.bytes_down,
             "seconds_training": time.perf_counter() - started,
         }
         write_checked(folder.checkpoints / f"{OWN}.bin", encode_sums(own_sums, self.task.config.point_bits))
         folder.write_participation(self.exchange.log)
-        more = {"training_points": sums.points, "delivered": result.figures}
+        more = {"training_points": sums.points, "delivered": result.figures, "ridge_from": ridge_from}
         return closing.write(folder, solved, record, more), record
 
     def agree(self) -> Terms:
@@ -139,7 +147,7 @@ class Work:
         for client, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
             counts += content
             accepted.append(client)
-        self.check_quorum(accepted, "counts")
+        self.check_quorum(accepted, COUNTS)
         outputs = self.task.num_tables * self.task.num_outputs
         limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
         text = self.dataset.text
@@ -148,17 +156,29 @@ class Work:
         write_terms(self.exchange, terms)
         return terms
 
-    def gather(self, terms: Terms, num_slots: int) -> tuple[list[int], Sums]:
-        """Add up the sums of all clients."""
+    def choose(self, closing: Closing, sums: Sums, held_out: HeldOut | None) -> tuple[Choice, str]:
+        """Choose λ and the power by the server's points where it has any; return also where λ is from."""
+        if not len(self.validation):
+            return choose_without_points(closing, sums, None if held_out is None else held_out.total)
+        return closing.choose(sums, self.validation), "set" if self.task.config.ridge else "validation"
+
+    def gather(self, terms: Terms, num_slots: int, held_out: HeldOut | None) -> tuple[list[int], Sums]:
+        """Add up the sums of all clients, then ask them for the held-out ones."""
         desk, adder, accepted = self.exchange.desk, Adder(), []
         read = partial(desk.read_sums, terms=terms, num_slots=num_slots)
         for client, sums in self.exchange.collect(SUMS, sorted(desk.max_examples), terms.encode(), read):
             adder.add(sums)
             accepted.append(client)
-        self.check_quorum(accepted, "sums that count")
+            if held_out is not None:
+                held_out.note(client, sums)
+        self.check_quorum(accepted, SUMS)
+        if held_out is not None:
+            held_out.collect()
         return sorted(accepted), adder.total(num_slots, desk.num_outputs)
 
-    def leave_out(self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums) -> tuple[list[int], Sums]:
+    def leave_out(
+        self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums, held_out: HeldOut | None
+    ) -> tuple[list[int], Sums]:
         """Return which clients are left, and the sums without those that no points have."""
         read = partial(self.exchange.desk.read_sums, terms=terms, num_slots=num_slots)
         found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, read)
@@ -170,18 +190,22 @@ class Work:
         for client, own in found.items():
             sums -= own
             self.tell(f"client {client} is left out: no points have its sums")
-        self.exchange.refuse(found, Reason.RANGE, "no points have these sums")
+        self.exchange.refuse_sums(found, Reason.RANGE, "no points have these sums")
         accepted = [client for client in accepted if client not in found]
-        self.check_quorum(accepted, "sums that count")
+        self.check_quorum(accepted, SUMS)
+        if held_out is not None:
+            held_out.leave_out(found)
         return accepted, sums
 
-    def check_quorum(self, accepted: list[int], what: str) -> None:
+    def check_quorum(self, accepted: list[int], part: str) -> None:
         """Refuse to go on with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
-                f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in self.exchange.log[-1].refused[-3:]
+                f"client {entry.client}: {entry.reason}, {entry.detail}"
+                for entry in self.exchange.line_of(part).refused[-3:]
             )
             raise UserError(
-                f"only {len(accepted)} clients sent {what}, fewer than quorum = {self.task.config.quorum} "
-                f"({reasons}): pass --resume, or start the federation again, to ask the others once more"
+                f"only {len(accepted)} clients sent {part} that can be used, fewer than quorum = "
+                f"{self.task.config.quorum} ({reasons}): pass --resume, or start the federation again, to ask the "
+                f"others once more"
             )
