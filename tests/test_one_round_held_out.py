@@ -444,8 +444,10 @@ def test_a_client_whose_sums_no_points_have_is_left_out_with_what_it_held_out(
     def change(part: int, client: int, reply: bytes) -> bytes:
         return reply if client != 2 or part not in (ALL, PART) else tangled(reply) if part == ALL else few(reply)
 
-    ended = run(BASE, DATA, tmp_path / "run", engine=Post(change))
+    told: list[str] = []
+    ended = run(BASE, DATA, tmp_path / "run", engine=Post(change), tell=told.append)
     without = run(BASE, DATA, tmp_path / "without", engine=Post(drop(ALL, 2)))
+    assert "on 19 held-out points" in [line for line in told if "λ" in line][-1]
     assert ended.summary["ridge_from"] == without.summary["ridge_from"] == "held-out sums"
     assert weights(ended.folder) == weights(without.folder)
     lines, others = (RunFolder(folder.folder).read_participation() for folder in (ended, without))
