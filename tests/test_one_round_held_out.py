@@ -246,7 +246,13 @@ def test_who_sends_no_held_out_sums_is_named_and_its_points_count_all_the_same(
     told: list[str] = []
     ended = run(BASE, DATA, tmp_path / "run", engine=Post(drop(PART, 2)), tell=told.append)
     assert (ended.summary["ridge"], ended.summary["ridge_from"]) == (1.0, "default")
-    assert sum("λ 1 without a choice: 19 held-out points are fewer than 20" in line for line in told) == 1
+    assert (
+        sum(
+            "λ 1, scores divided by count^0.05: not chosen, since 19 held-out points are fewer than 20" in line
+            for line in told
+        )
+        == 1
+    )
     record = left(ended.folder)
     assert record["metrics clients"] == list(range(BASE.num_clients))
     assert [(entry["attempt"], entry["client"]) for entry in record["metrics refused"]] == [(PART, 2)]
@@ -414,7 +420,7 @@ def test_sums_that_leave_no_points_choose_nothing_and_the_run_goes_on(tmp_path: 
 
     ended = run(config, DATA, tmp_path / "run", engine=Post(change), tell=told.append)
     assert left(ended.folder)["metrics refused"] == []
-    assert sum("λ 1 without a choice: no points have" in line for line in told) == 1
+    assert sum("not chosen, since no points have" in line for line in told) == 1
     assert (ended.summary["ridge"], ended.summary["ridge_from"]) == (1.0, "default")
     given = run(config.replace(ridge=1.0), DATA, tmp_path / "given")
     assert weights(ended.folder) == weights(given.folder)

@@ -223,7 +223,7 @@ class Config:
 
     validation_fraction: float = option(
         0.1,
-        "share of the training points held out, before partitioning; 0, one-round only: clients hold points out",
+        "share of the training points held out, before partitioning; 0, for one-round only: clients hold points out",
         at_least=0,
         at_most=0.9,
     )

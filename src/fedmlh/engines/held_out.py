@@ -70,7 +70,8 @@ def choose_without_points(closing: Closing, sums: Sums, held: Sums | None) -> tu
         except NotPositive:
             problem = "no points have these held-out sums"
         else:
-            closing.tell(f"λ {ridge:g}: least squared error on {held.points:,} held-out points; count^{power:g}")
+            why = f"least squared error on {held.points:,} held-out points"
+            closing.tell(f"λ {ridge:g}, scores divided by count^{power:g}: {why}")
             return Choice.given(ridge, power), "held-out sums"
-    closing.tell(f"λ {RIDGE:g} without a choice: {problem}; count^{power:g}")
+    closing.tell(f"λ {RIDGE:g}, scores divided by count^{power:g}: not chosen, since {problem}")
     return Choice.given(RIDGE, power), "default"

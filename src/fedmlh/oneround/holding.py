@@ -63,7 +63,7 @@ class Extent:
         return cls(sums.points, csr_matrix(sums.diagonal), sums.cross[0])
 
     def covers(self, part: Sums) -> bool:
-        """Say whether something of everything, or nothing, is left without this part."""
+        """Say whether the sums over a part of the points hold no more than there is."""
         other = Extent.of(part)
         return (
             other.points <= self.points
