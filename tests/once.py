@@ -20,12 +20,14 @@ BASE = TINY.replace(
     label_map="identity",
     min_site_points=1,
 )
-#: Labels as they are, labels that clients hash by name into buckets while rare features share slots, and networks.
+#: Labels as they are; labels that clients hash by name into buckets while rare features share slots; both with a server
+#: that has no points, so that λ is chosen from held-out sums; and networks beside the linear model.
 VARIANTS = {
     "labels": BASE,
     "buckets": BASE.replace(label_map="murmur3", label_key="name", feature_slots=40),
-    "corrected": BASE.replace(correct=2, budget_mib=0.1, ridge=1e4, count_power=0.0),
 }
+VARIANTS |= {f"{name}, held out": config.replace(validation_fraction=0.0) for name, config in VARIANTS.items()}
+VARIANTS["corrected"] = BASE.replace(correct=2, budget_mib=0.1, ridge=1e4, count_power=0.0)
 DATA = open_dataset(BASE)
 
 
@@ -41,7 +43,7 @@ def left(folder: Path) -> dict[str, Any]:
     for path in sorted((folder / "model").iterdir()):
         if path.suffix in (".safetensors", ".bin") or path.name == "labels.json":
             found[path.name] = path.read_bytes()
-    for part in ("counts", "sums"):
+    for part in ("counts", "sums", "held-out"):
         with Journal(folder / "checkpoint" / f"{part}.bin") as journal:
             found[part] = sorted((client, open_message(message)) for client, message in journal.read())
     return found

@@ -59,6 +59,7 @@ from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
 from fedmlh.lock import hold
 from lying_site import CHUNK, LyingSite, Reply
+from once import BASE as ONCE
 from test_command_line import call
 
 HERE = Path(__file__).parent
@@ -668,14 +669,20 @@ def test_attack_22_folders_of_before_are_closed(federation: Federation) -> None:
     assert elsewhere.stat().st_mode & 0o777 == 0o644
 
 
-def test_attack_05_numbers_that_weigh_are_confirmed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = SMALL.replace(weighting="examples")
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [(SMALL.replace(weighting="examples"), "weighting is 'examples'"), (ONCE, "in one round a site weighs as much as")],
+)
+def test_attack_05_numbers_that_weigh_are_confirmed_once(
+    config: Config, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     federation.check_confirmed(federation.enrolments())  # a rehearsal's are its own
     (federation.server / "confirmed.json").unlink()
     examples = federation.enrolments()[0].examples
     assert call("federation", "start", federation.path) == 2
     said = capsys.readouterr().err.replace("\n", " ")
+    assert why in said
     assert f"site-0 {examples:,}, site-1 " in said
     assert "federation confirm" in said
     assert call("federation", "confirm", federation.path) == 0

@@ -462,7 +462,7 @@ def test_a_client_whose_sums_no_points_have_is_found_and_left_out(data, tmp_path
 
 def test_too_few_clients_that_are_left_end_the_run(data, tmp_path):
     config = ONCE.replace(quorum=6, clients_per_round=6)
-    with pytest.raises(UserError, match=r"only 5 clients sent sums that count, .*client 3: out of range"):
+    with pytest.raises(UserError, match=r"only 5 clients sent sums that can be used, .*client 3: out of range"):
         run(config, data, tmp_path / "run", engine=Liars(c3=lie))
     assert not (tmp_path / "run" / "model").exists()
 

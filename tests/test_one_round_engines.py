@@ -39,7 +39,9 @@ def cluster() -> Iterator[Any]:
             life.close()
 
 
-@pytest.mark.parametrize(("name", "workers"), [("labels", 3), ("buckets", 2), ("labels", 1), ("corrected", 2)])
+@pytest.mark.parametrize(
+    ("name", "workers"), [("labels", 3), ("buckets", 2), ("labels", 1), ("labels, held out", 2), ("corrected", 2)]
+)
 def test_on_ray_the_run_is_that_in_process(
     name: str, workers: int, in_process: dict[str, Path], cluster: Any, tmp_path: Path
 ) -> None:

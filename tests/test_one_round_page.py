@@ -13,6 +13,7 @@ RESULTS = "experiments/results"
 TABLES = {
     "one_round": ["--table", f"{RESULTS}/one-round.json", "--central", f"{RESULTS}/central-plt.json"],
     "equal_bytes": ["--table", f"{RESULTS}/equal-bytes.json"],
+    "held_out_sums": ["--table", f"{RESULTS}/held-out-sums.json"],
 }
 
 
@@ -34,7 +35,12 @@ def test_the_readme_repeats_the_page() -> None:
     cells = [f"{100 * value['mean']:.1f} ± {100 * value['sd']:.1f}" for value in alone["alone"]["precision"].values()]
     assert " | ".join(cells) in readme
     assert " | ".join(f"{100 * value:.1f}" for value in alone["precision"].values()) in readme
-    shares = json.loads((ROOT / RESULTS / "open-statistics.json").read_text())["clients"]
     privacy = (ROOT / "docs" / "privacy.md").read_text()
-    for share in shares.values():
+    shares = [
+        share
+        for name in ("open-statistics", "open-statistics-held-out")
+        for share in json.loads((ROOT / RESULTS / f"{name}.json").read_text())["clients"].values()
+    ]
+    assert len(shares) == 3
+    for share in shares:
         assert f"{100 * share['mean']:.0f} %" in privacy

@@ -19,6 +19,7 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmlh.config import Config
+from fedmlh.data.division import divide
 from fedmlh.deployment.agreement import Agreement
 from fedmlh.deployment.federation import Enrolment, Federation
 from fedmlh.deployment.site import Site
@@ -36,7 +37,8 @@ from fedmlh.evaluation.report import ask
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import AGREED_ONCE, Task
 from fedmlh.oneround import budget
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.holding import is_held_out
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
 from fedmlh.storage import read_checked, write_checked
@@ -172,7 +174,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
 ) -> None:
     federation = make(tmp_path / "fed")
     train(federation, SiteGrid(federation))
-    for name in ("counts.bin", "sums.bin"):
+    for name in ("counts.bin", "sums.bin", "terms.bin"):
         path = federation.run.checkpoints / name
         whole = bytearray(path.read_bytes())
         whole[200] ^= 1  # in the first message
@@ -213,7 +215,7 @@ def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
     in_process: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
-    with pytest.raises(UserError, match=r"only 5 clients sent sums .*\(client 1: not connected"):
+    with pytest.raises(UserError, match=r"only 5 clients sent counts that can be used, .*\(client 1: not connected"):
         train(federation, SiteGrid(federation, away=[1]))
     train(federation, SiteGrid(federation))
     assert left(federation.run.path)["weights.safetensors"] == left(in_process["labels"])["weights.safetensors"]
@@ -245,6 +247,56 @@ def test_a_site_without_consent_or_with_few_points_sends_neither_counts_nor_sums
         with pytest.raises(Rejected, match="has not agreed to open statistics") as refusal:
             site.answer(request)
         assert refusal.value.reason == Reason.CONFIG
+
+
+def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_goes_on(tmp_path: Path) -> None:
+    """With a minimum of 2 points one site has too few, and with one of 16 all have."""
+    base = VARIANTS["labels, held out"]
+    held = {client: int(is_held_out(shard.X).sum()) for client, shard in divide(DATA.train, base).shards.items()}
+    for least in (2, 16):
+        config = base.replace(min_site_points=least)
+        federation = make(tmp_path / f"{least}", config)
+        train(federation, SiteGrid(federation))
+        small = [client for client, count in sorted(held.items()) if count < least]
+        assert len(small) == (1 if least == 2 else 6)
+        lines = federation.run.read_participation()
+        assert [(entry.client, entry.reason) for entry in lines[2].refused] == [(c, Reason.EXAMPLES) for c in small]
+        assert lines[1].accepted == lines[2].sampled == list(range(6))
+        summary = federation.run.read_summary()
+        assert (summary["ridge"], summary["ridge_from"]) == (1.0, "default")
+        assert summary["training_points"] == len(DATA.train)
+        assert replay_loopback(federation, DATA, tmp_path / f"{least}-replay")
+    with pytest.raises(Rejected, match=r"\d of \d+ points are held out: fewer than min_site_points = 16 on one side"):
+        Site(federation.path / "site-3").answer(held_out_request(federation.agreement.task, 3))
+
+
+def held_out_request(task: Task, client: int) -> bytes:
+    terms = Terms(Counts.of(DATA.train.X), task.config.feature_slots, weigh=False)
+    return Desk(task, {client: 10**6}).request(HELD, client, terms.encode())
+
+
+def test_a_site_holds_nothing_out_where_the_server_has_points(tmp_path: Path) -> None:
+    federation = make(tmp_path / "fed")
+    with pytest.raises(Rejected, match="nobody has agreed on sums over held-out points") as refusal:
+        Site(federation.path / "site-2").answer(held_out_request(federation.agreement.task, 2))
+    assert refusal.value.reason == Reason.CONFIG
+
+
+def test_a_server_without_points_says_so_and_sites_are_told_what_it_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, fed = write_text(tmp_path / "server", TEXTS["server"], CATALOGUE), tmp_path / "fed"
+    init = ("federation", "init", fed, "one-round", "--data", server, "--address", "127.0.0.1:9092", "--sites", "north")
+    assert call(*init, "--set", "min_site_points=2", "--set", "validation_fraction=0") == 0
+    assert "choose nothing, and are not trained on" in capsys.readouterr().err.replace("\n", " ")
+    yardstick = Federation(fed).yardstick()
+    assert len(yardstick.dataset.train) == 0 < len(yardstick.dataset.test)
+    assert yardstick.frequencies.counts.sum() > 0
+    prepare = ("site", "prepare", fed / "public", "--site", "north", "--data", server, "--out", tmp_path / "north")
+    assert call(*prepare) == 2
+    assert "with each other word at this site, and the same in a tenth of its points;" in (
+        capsys.readouterr().err.replace("\n", " ")
+    )
 
 
 def test_consent_is_sealed_and_an_enrolment_without_it_is_refused(tmp_path: Path) -> None:

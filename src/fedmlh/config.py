@@ -174,11 +174,13 @@ class Config:
         at_least=0,
         at_most=2**17,
     )
-    ridge: float = option(0.0, "one-round: λ of the ridge; 0: chosen on validation", at_least=0, at_most=1e9)
+    ridge: float = option(
+        0.0, "one-round: λ of the ridge; 0: chosen on validation, or else on held-out sums", at_least=0, at_most=1e9
+    )
     count_power: float = option(
         -1.0,
         "one-round: scores are divided by the label's count to this power, for the sake of rare labels; -1: chosen on "
-        "validation",
+        "validation, or else 0.05",
         at_least=-1,
         at_most=1,
     )
@@ -230,7 +232,10 @@ class Config:
     )
 
     validation_fraction: float = option(
-        0.1, "share of the training points held out, before partitioning", at_least=0, at_most=0.9
+        0.1,
+        "share of the training points held out, before partitioning; 0, for one-round only: clients hold points out",
+        at_least=0,
+        at_most=0.9,
     )
     selection: Literal["validation", "paper"] = option(
         "validation", "paper: the best round on TEST, nothing held out; for reproduction only"
@@ -256,7 +261,7 @@ class Config:
             )
         if self.quorum > self.clients_per_round:
             raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
-        if self.selection == "validation" and self.validation_fraction == 0:
+        if self.selection == "validation" and self.validation_fraction == 0 and self.algorithm != "one-round":
             raise UserError("selection 'validation' needs a validation_fraction above 0")
         if self.local_baseline and self.selection == "paper":
             raise UserError(
@@ -328,6 +333,8 @@ class Config:
             raise UserError(f"count_power is {self.count_power:g}: it must be -1, which has it chosen, or from 0 to 1")
         if self.selection == "paper":
             raise UserError("algorithm 'one-round' chooses λ on validation: use selection 'validation'")
+        if self.correct and self.validation_fraction == 0:
+            raise UserError("correct needs points on which the server sees whether it helps: set validation_fraction")
         if self.shared_fraction > 0:
             raise UserError("algorithm 'one-round' shares no points: set shared_fraction=0")
 

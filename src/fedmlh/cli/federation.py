@@ -62,6 +62,9 @@ def init(
     if chosen.algorithm == "one-round":
         tell("each site's operator must agree to show its statistics: fedmlh site prepare … --open-statistics")
     yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
+    if chosen.validation_fraction == 0:
+        tell(f"validation_fraction is 0: the training points of {data} choose nothing, and are not trained on")
+        yardstick = yardstick.without_validation()
     Federation.create(folder, chosen, yardstick, address=address, sites=names)
     console.print(
         f"Made {folder}. Hand {folder / 'public'} to every site; put the enrolment.json that each hands back into "
@@ -98,7 +101,7 @@ def start(
 
 @federation_app.command("confirm")
 def confirm(folder: FolderArgument) -> None:
-    """Confirm how many points each enrolled site may count, where sites weigh by them (weighting 'examples')."""
+    """Confirm how many points each enrolled site may count, where it weighs by them (weighting examples, one-round)."""
     _need_flower()
     from fedmlh.deployment.federation import Federation
 

@@ -3,6 +3,7 @@
 from fedmlh.config import Config
 from fedmlh.deployment.agreement import Agreement
 from fedmlh.errors import UserError
+from fedmlh.oneround.holding import asks_for_held_out
 
 HOW_TO_AGREE = "to agree, prepare the site with --open-statistics"
 
@@ -15,9 +16,10 @@ def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> Non
             raise UserError(f"--open-statistics has no effect: with algorithm '{algorithm}' sites send no statistics")
         return
     if not open_statistics:
+        twice = ", and the same in a tenth of its points" if asks_for_held_out(agreement.config) else ""
         raise UserError(
             f"site {site} would send open statistics (algorithm 'one-round'): the server will see how often each word "
-            f"occurs together with each label and with each other word at this site; {HOW_TO_AGREE}"
+            f"occurs together with each label and with each other word at this site{twice}; {HOW_TO_AGREE}"
         )
 
 

@@ -9,7 +9,7 @@ run/             the run folder, as of any run
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ class Yardstick:
     dataset: Dataset
     #: Of training points wherever they lie: what tells frequent labels from rare ones.
     frequencies: LabelCounts
+
+    def without_validation(self) -> "Yardstick":
+        """Return the same without the points that choose; how often labels occur is still known from them."""
+        none = self.dataset.train.take(np.zeros(0, np.int64))
+        return Yardstick(replace(self.dataset, train=none), self.frequencies)
 
     def save(self, folder: Path) -> None:
         """Write the folder in one step."""
@@ -184,17 +189,21 @@ class Federation:
         return found
 
     def check_confirmed(self, enrolments: Mapping[int, Enrolment]) -> None:
-        """Refuse numbers of points that weigh in the average and that the operator has not confirmed as they are."""
-        if self.agreement.config.weighting != "examples":
+        """Refuse numbers of points that weigh in the result and that the operator has not confirmed as they are."""
+        config = self.agreement.config
+        if config.algorithm != "one-round" and config.weighting != "examples":
             return
         path = self.server / "confirmed.json"
         known = _read_json(path) if path.exists() else {}
         claims = list(enrolments.values())
         if any(known.get(claim.site) != [claim.public_key, claim.examples] for claim in claims):
             numbers = ", ".join(f"{claim.site} {claim.examples:,}" for claim in claims)
+            why = "weighting is 'examples'"
+            if config.algorithm == "one-round":
+                why = "in one round a site weighs as much as the points it has"
             raise UserError(
-                f"weighting is 'examples', and these numbers of points are the sites' own claims: {numbers}; check "
-                f"them with the sites, then confirm them: fedmlh federation confirm {self.path}"
+                f"{why}, and these numbers of points are the sites' own claims: {numbers}; check them with the sites, "
+                f"then confirm them: fedmlh federation confirm {self.path}"
             )
 
     def lock(self) -> AbstractContextManager[None]:

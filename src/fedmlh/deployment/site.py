@@ -222,7 +222,7 @@ class Site:
             raise Rejected(Reason.EXAMPLES, f"{len(train):,} points are fewer than min_site_points = {least:,}")
         with one_thread():
             labels = self.points.labels
-            return Respondent(task, self.number, train.X, train.Y, labels, self._keep).reply(request)
+            return Respondent(task, self.number, train.X, train.Y, labels, self._keep, least).reply(request)
 
     def _keep(self, part: str, payload: memoryview) -> None:
         """Keep the terms of this site's sums, and what came of the sums of all."""

@@ -8,13 +8,15 @@ from typing import Any
 from fedmlh.engines.loop import Tell
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.participation import Attempt, Refusal
-from fedmlh.oneround.exchange import RESULT, Desk
+from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS, Desk
 from fedmlh.runs.journal import Journal
 
 #: The file of the sums over the server's own points, which are in no client's.
 OWN = "own"
 #: How often a part says how far it is.
 _LINES = 4
+#: The first parts, in the order in which the log has them.
+_PARTS = (COUNTS, SUMS)
 #: How clients are reached: whom to ask, and the message for each, to replies in any order.
 Ask = Callable[[Sequence[int], "Post"], Iterable[tuple[int, bytes | Rejected]]]
 
@@ -98,13 +100,20 @@ class Exchange:
         sizes = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
         return {"attempts": len(self.log), "refused": refused, **sizes}
 
-    def refuse(self, clients: Collection[int], reason: Reason, detail: str) -> None:
-        """Write down that what these clients said last does not count after all."""
-        last = self.log[-1]
-        accepted = [client for client in last.accepted if client not in clients]
-        refused = [*last.refused, *(Refusal(client, reason, detail) for client in clients)]
+    def line_of(self, part: str) -> Attempt:
+        """Return who took part in the counts or the sums."""
+        return self.log[_PARTS.index(part)]
+
+    def refuse_sums(self, clients: Collection[int], reason: Reason, detail: str) -> None:
+        """Write down that the sums of these clients do not count after all, nor what they were asked for since."""
+        place, line = _PARTS.index(SUMS), self.line_of(SUMS)
+        refused = [*line.refused, *(Refusal(client, reason, detail) for client in clients)]
         refused.sort(key=lambda entry: entry.client)
-        self.log[-1] = replace(last, accepted=accepted, refused=refused)
+        self.log[place] = replace(line, accepted=_without(clients, line.accepted), refused=refused)
+        for number, later in enumerate(self.log[place + 1 :], place + 1):
+            left = [entry for entry in later.refused if entry.client not in clients]
+            asked, counted = (_without(clients, part) for part in (later.sampled, later.accepted))
+            self.log[number] = replace(later, sampled=asked, accepted=counted, refused=left)
 
     def _write(self, part: str, payload: bytes, sent: list[int]) -> Post:
         def write(client: int) -> bytes:
@@ -132,3 +141,7 @@ class Exchange:
         except Rejected as refusal:
             refused.append(Refusal(client, refusal.reason, refusal.detail))
             return None
+
+
+def _without(clients: Collection[int], others: Sequence[int]) -> list[int]:
+    return [client for client in others if client not in clients]

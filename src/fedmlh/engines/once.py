@@ -18,6 +18,8 @@ from fedmlh.engines.collecting import OWN, Ask, Exchange, Post
 from fedmlh.engines.comparing import Compare, compare_clients
 from fedmlh.engines.correcting import Corrector, Reach
 from fedmlh.engines.device import pick_device
+from fedmlh.engines.frozen import read_terms, write_terms
+from fedmlh.engines.held_out import HeldOut, choose_without_points
 from fedmlh.engines.loop import Clients, Run, Tell, Watch, ignore, tell_division, tell_notes
 from fedmlh.engines.population import Engine, Population
 from fedmlh.engines.suspects import find_impossible
@@ -28,7 +30,9 @@ from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.lock import hold
 from fedmlh.oneround.budget import choose_slots
+from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.holding import asks_for_held_out
 from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
@@ -126,26 +130,28 @@ class Work:
         closing = Closing(self.task, desk.seeds, terms, self.dataset, self.frequencies, self.device, self.tell)
         num_slots = closing.slots.count
         check_memory(num_slots + 1, self.task.num_tables * self.task.num_outputs)
-        accepted, sums = self.gather(terms, num_slots)
+        held_out = HeldOut(self.exchange, terms, num_slots) if asks_for_held_out(self.task.config) else None
+        accepted, sums = self.gather(terms, num_slots, held_out)
         own = Respondent(self.task, 0, self.validation.X, self.validation.Y, self.dataset.labels)
         own_sums = own.sum(terms, desk.seeds)
         while True:
             try:
-                choice = closing.choose(sums, self.validation)
+                choice, ridge_from = self.choose(closing, sums, held_out)
                 solved = closing.solve(sums + own_sums, choice)
                 break
             except NotPositive:
-                accepted, sums = self.leave_out(terms, num_slots, accepted, sums)
+                accepted, sums = self.leave_out(terms, num_slots, accepted, sums, held_out)
         points, labels = pick_points(self.validation), choice.labels
         record = {
             "round": 1,
             **self.exchange.figures,
             "clients": accepted,
-            "validation": closing.evaluator.judge(choice.labels, points.Y),
+            **({"validation": closing.evaluator.judge(labels, points.Y)} if len(points) else {}),
             "seconds_training": time.perf_counter() - started,
             "seconds_evaluation": 0.0,
         }
-        self.watch(record)
+        if len(points):
+            self.watch(record)
         correction = None
         weight, networks = 0.0, b""
         if self.task.config.correct:
@@ -158,38 +164,57 @@ class Work:
         record |= self.exchange.figures
         write_checked(folder.checkpoints / f"{OWN}.bin", encode_sums(own_sums, self.task.config.point_bits))
         folder.write_participation([*self.exchange.log, *(() if correction is None else correction.log)])
-        more = {
-            "training_points": sums.points,
-            "delivered": result.figures,
-            "validation": closing.evaluator.judge(labels, points.Y),
-            **self.compare(closing, labels),
-        }
-        return closing.write(folder, solved, record, more, correction)
+        more = {"training_points": sums.points, "delivered": result.figures, "ridge_from": ridge_from}
+        if len(points):
+            more |= {"validation": closing.evaluator.judge(labels, points.Y), **self.compare(closing, labels)}
+        summary = closing.write(folder, solved, record, more, correction)
+        if not len(points):  # only now is there something measured to be seen
+            self.watch(record)
+        return summary
 
     def agree(self) -> Terms:
         """Freeze what the sums depend on: the counts of all points, and the number of slots."""
+        frozen = read_terms(self.exchange)
+        if frozen is not None:
+            return frozen
         config = self.task.config
-        counts = Counts.of(self.validation.X)
+        counts, accepted = Counts.of(self.validation.X), []
         read = self.exchange.desk.read_counts
-        for _, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
+        for client, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
             counts += content
+            accepted.append(client)
+        self.check_quorum(accepted, COUNTS)
         outputs = self.task.num_tables * self.task.num_outputs
         limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
         text = self.dataset.text
         # Features of the kind tfidf have been weighed already.
-        return Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
+        terms = Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
+        write_terms(self.exchange, terms)
+        return terms
 
-    def gather(self, terms: Terms, num_slots: int) -> tuple[list[int], Sums]:
-        """Add up the sums of all clients."""
+    def choose(self, closing: Closing, sums: Sums, held_out: HeldOut | None) -> tuple[Choice, str]:
+        """Choose λ and the power by the server's points where it has any; return also where λ is from."""
+        if not len(self.validation):
+            return choose_without_points(closing, sums, None if held_out is None else held_out.total)
+        return closing.choose(sums, self.validation), "set" if self.task.config.ridge else "validation"
+
+    def gather(self, terms: Terms, num_slots: int, held_out: HeldOut | None) -> tuple[list[int], Sums]:
+        """Add up the sums of all clients, then ask them for the held-out ones."""
         desk, adder, accepted = self.exchange.desk, Adder(), []
         read = partial(desk.read_sums, terms=terms, num_slots=num_slots)
         for client, sums in self.exchange.collect(SUMS, sorted(desk.max_examples), terms.encode(), read):
             adder.add(sums)
             accepted.append(client)
-        self.check_quorum(accepted)
+            if held_out is not None:
+                held_out.note(client, sums)
+        self.check_quorum(accepted, SUMS)
+        if held_out is not None:
+            held_out.collect()
         return sorted(accepted), adder.total(num_slots, desk.num_outputs)
 
-    def leave_out(self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums) -> tuple[list[int], Sums]:
+    def leave_out(
+        self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums, held_out: HeldOut | None
+    ) -> tuple[list[int], Sums]:
         """Return which clients are left, and the sums without those that no points have."""
         read = partial(self.exchange.desk.read_sums, terms=terms, num_slots=num_slots)
         found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, read)
@@ -201,18 +226,22 @@ class Work:
         for client, own in found.items():
             sums -= own
             self.tell(f"client {client} is left out: no points have its sums")
-        self.exchange.refuse(found, Reason.RANGE, "no points have these sums")
+        self.exchange.refuse_sums(found, Reason.RANGE, "no points have these sums")
         accepted = [client for client in accepted if client not in found]
-        self.check_quorum(accepted)
+        self.check_quorum(accepted, SUMS)
+        if held_out is not None:
+            held_out.leave_out(found)
         return accepted, sums
 
-    def check_quorum(self, accepted: list[int]) -> None:
+    def check_quorum(self, accepted: list[int], part: str) -> None:
         """Refuse to go on with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
-                f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in self.exchange.log[-1].refused[-3:]
+                f"client {entry.client}: {entry.reason}, {entry.detail}"
+                for entry in self.exchange.line_of(part).refused[-3:]
             )
             raise UserError(
-                f"only {len(accepted)} clients sent sums that count, fewer than quorum = {self.task.config.quorum} "
-                f"({reasons}): pass --resume, or start the federation again, to ask the others once more"
+                f"only {len(accepted)} clients sent {part} that can be used, fewer than quorum = "
+                f"{self.task.config.quorum} ({reasons}): pass --resume, or start the federation again, to ask the "
+                f"others once more"
             )

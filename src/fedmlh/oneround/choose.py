@@ -80,17 +80,14 @@ class Chooser:
     device: torch.device
 
     def choose(self, ridges: tuple[float, ...] = RIDGES, powers: tuple[float, ...] = POWERS) -> Choice:
-        """Climb from λ = 1 as long as a neighbour is better; every power is tried with each λ."""
-        place = ridges.index(_FIRST) if _FIRST in ridges else 0
-        found = {place: self.try_ridge(ridges[place], powers)}
-        while True:
-            best = max(found, key=lambda place: found[place].score)
-            for neighbour in (best + 1, best - 1):
-                if 0 <= neighbour < len(ridges) and neighbour not in found:
-                    found[neighbour] = self.try_ridge(ridges[neighbour], powers)
-                    break
-            else:
-                return found[best]
+        """Climb to the best λ; every power is tried with each λ."""
+        found: dict[float, Choice] = {}
+
+        def score(ridge: float) -> float:
+            found[ridge] = self.try_ridge(ridge, powers)
+            return found[ridge].score
+
+        return found[climb(ridges, score)]
 
     def try_ridge(self, ridge: float, powers: tuple[float, ...], solver: Solver | None = None) -> Choice:
         """Return the best power for one λ; `solver`: one that solves for this λ already."""
@@ -117,6 +114,20 @@ class Chooser:
             rows = slice(begin, min(begin + size, num_points))
             solved = solver(torch.from_numpy(self.X[rows].toarray().T.copy()))
             yield rows, torch.from_numpy((outward @ solved.float().cpu().numpy()).T.copy())
+
+
+def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:
+    """Return the best λ that is found by climbing from λ = 1 as long as a neighbour is better."""
+    place = ridges.index(_FIRST) if _FIRST in ridges else 0
+    found = {place: score(ridges[place])}
+    while True:
+        best = max(found, key=lambda place: found[place])
+        for neighbour in (best + 1, best - 1):
+            if 0 <= neighbour < len(ridges) and neighbour not in found:
+                found[neighbour] = score(ridges[neighbour])
+                break
+        else:
+            return ridges[best]
 
 
 def fold(scores: Tensor, decoder: Decoder) -> Tensor:

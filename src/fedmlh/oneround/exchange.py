@@ -1,4 +1,7 @@
-"""Who says what in one round: the server asks for counts, then for sums under the terms that the counts gave."""
+"""Who says what in one round: the server asks for counts, then for sums under the terms that the counts gave.
+
+Where it has no points by which to choose λ, it then asks for the sums over the points that clients hold out.
+"""
 
 import hashlib
 import struct
@@ -15,12 +18,13 @@ from fedmlh.federated.messages import Reason, Rejected, RequestHeader, Statistic
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.oneround.budget import MOST_PAIRS, most_slots
+from fedmlh.oneround.holding import Extent, asks_for_held_out, is_held_out
 from fedmlh.oneround.points import Slots, most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
 
 #: What a client can be asked for, and what it is sent in the end.
-COUNTS, SUMS, RESULT = "counts", "sums", "result"
+COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
 #: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
@@ -131,12 +135,17 @@ class Respondent:
         Y: csr_matrix,
         labels: Labels,
         keep: Callable[[str, memoryview], None] = lambda part, payload: None,
+        least: int = 0,
     ) -> None:
-        """Take the client's points; `keep` is called with the terms of its sums, and with what came of all sums."""
+        """Take the client's points; `keep` is called with the terms of its sums, and with what came of all sums.
+
+        `least`: sums over a part of its points are sent only if that part and the rest have so many points each.
+        """
         self.task = task
         self.number = number
         self.X, self.Y, self.labels = X, Y, labels
         self.keep = keep
+        self.least = least
 
     def answer(self, request: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """Return the statistics that a request asks for; nothing is kept between requests."""
@@ -152,29 +161,48 @@ class Respondent:
         seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
         if not self.task.accepts(seeds):
             raise Rejected(Reason.RANGE, "seeds that name no hash functions of this task")
+        examples = len(self)
         if header.part == COUNTS:
             answer = Counts.of(self.X).encode()
-        elif header.part == SUMS:
+        elif header.part in (SUMS, HELD):
+            rows = self._choose_rows(header.part)
             try:
                 terms = _read_terms(bytes(payload), self.task.num_features)
             except ValueError as problem:
                 raise Rejected(Reason.MALFORMED, str(problem)) from None
-            answer = encode_sums(self.sum(terms, seeds), self.task.config.point_bits)
+            sums = self.sum(terms, seeds, rows)
+            answer, examples = encode_sums(sums, self.task.config.point_bits), sums.points
         elif header.part == RESULT:
             answer = b""
         else:
             raise Rejected(Reason.MALFORMED, "a request for something unknown")
         self.keep(header.part, payload)
-        reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), len(self))
+        reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), examples)
         return pack(reply, answer)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    def sum(self, terms: Terms, seeds: Seeds) -> Sums:
-        """Add up the client's points under these terms."""
-        X = round_points(terms.slots(seeds).apply(self.X), self.task.config.point_bits)
-        Y = self.Y
+    def _choose_rows(self, part: str) -> np.ndarray | None:
+        """Return which points the sums of a part are over, or Rejected; None: all."""
+        if part == SUMS:
+            return None
+        if not asks_for_held_out(self.task.config):
+            raise Rejected(Reason.CONFIG, "nobody has agreed on sums over held-out points")
+        rows = is_held_out(self.X)
+        held = int(np.count_nonzero(rows))
+        if min(held, len(self) - held) < self.least:
+            raise Rejected(
+                Reason.EXAMPLES,
+                f"{held:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
+                f"side would show too much of each",
+            )
+        return rows
+
+    def sum(self, terms: Terms, seeds: Seeds, rows: np.ndarray | None = None) -> Sums:
+        """Add up the client's points, or some of them, under these terms."""
+        X, Y = (self.X, self.Y) if rows is None else (self.X[rows], self.Y[rows])
+        X = round_points(terms.slots(seeds).apply(X), self.task.config.point_bits)
         if asks_for_buckets(self.task):
             Y = Y @ spread(self.task.label_map(seeds, self.labels.keys))
         return Sums.of(X, Y)
@@ -212,12 +240,19 @@ class Desk:
             raise Rejected(Reason.EXAMPLES, f"{counts.points:,} points counted, {examples:,} claimed")
         return counts
 
-    def read_sums(self, client: int, message: bytes, terms: Terms, num_slots: int) -> Sums:
+    def read_held_out(self, client: int, message: bytes, terms: Terms, num_slots: int, whole: Extent) -> Sums:
+        """Return the sums over the held-out points of a client with such sums over all points, or Rejected."""
+        sums = self.read_sums(client, message, terms, num_slots, HELD)
+        if not whole.covers(sums):
+            raise Rejected(Reason.RANGE, "more is held out than there is")
+        return sums
+
+    def read_sums(self, client: int, message: bytes, terms: Terms, num_slots: int, part: str = SUMS) -> Sums:
         """Return the sums of a client under these terms, or Rejected."""
         bits, most = self.task.config.point_bits, 1
         if asks_for_buckets(self.task):
             most = max(1, self.task.num_labels)
-        payload, examples = self._open(SUMS, client, message, self.most_bytes(client, num_slots), terms.name)
+        payload, examples = self._open(part, client, message, self.most_bytes(client, num_slots), terms.name)
         cells = self.most_cells(client, num_slots)
         try:
             return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most, cells)
@@ -271,6 +306,7 @@ class Desk:
             raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")
         if header.part != part:
             raise Rejected(Reason.ROUND, f"'{header.part:.16}' where '{part}' was asked for")
-        if not 0 < header.examples <= self.max_examples[client]:
+        least = 0 if part == HELD else 1
+        if not least <= header.examples <= self.max_examples[client]:
             raise Rejected(Reason.EXAMPLES, f"{header.examples:,} of at most {self.max_examples[client]:,} points")
         return payload, header.examples

@@ -42,8 +42,8 @@ def draw_curves(groups: Groups, kind: str) -> bytes:
                 # A run of one round is a point, which a line would not show.
                 marker = "o" if shortest == 1 else ""
                 axes[row][column].plot(mean_x, mean_y, color=colour, lw=2.2, marker=marker, label=label)
-    judges = {"test" if "(best round on test)" in name else "validation" for name in groups}
-    part = " or ".join(sorted(judges))
+    records = (record for runs in groups.values() for run in runs for record in run.history)
+    part = " or ".join(sorted({"validation" if "validation" in record else "test" for record in records}))
     for column, k in enumerate(ks):
         axes[0][column].set(title=f"P@{k}, {part}", xlabel="round")
         axes[1][column].set(xlabel="MiB sent, both ways")

@@ -38,7 +38,7 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str],
     groups = group(runs)
     rows = compare(groups)
     notes = []
-    if any(run.config.selection == "validation" for run in runs):
+    if any("validation" in run.summary for run in runs):
         notes.append(
             "The best round was chosen on validation points held out from training; the table is the test part at "
             "that round, measured once. ± is the standard deviation over seeds."

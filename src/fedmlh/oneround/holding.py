@@ -1,0 +1,103 @@
+"""λ from sums over held-out points, where the server has no points of its own: the squared error on them adds up too.
+
+For weights W, outputs y and points x of the held-out part, Σ ‖y − Wᵀx‖² = tr(Wᵀ G W) − 2 tr(Wᵀ C) + Σ ‖y‖², and the
+last term is the same for every λ.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from fedmlh.config import Config
+from fedmlh.oneround.choose import RIDGES, Problem, climb
+from fedmlh.oneround.solve import NotPositive, Solver
+from fedmlh.oneround.sums import Sums
+
+#: One point in so many is held out.
+SHARE = 10
+#: λ and the power of counts where nothing can choose them; squared errors never choose the power.
+RIDGE, POWER = 1.0, 0.05
+#: Fewer held-out points choose nothing.
+LEAST = 20
+#: Outputs whose errors are added up, evenly spread from the most frequent to the rarest.
+_MOST_OUTPUTS = 256
+
+
+def asks_for_held_out(config: Config) -> bool:
+    """Say whether λ is chosen from held-out sums: the server holds no points out, and λ is not set."""
+    return config.algorithm == "one-round" and config.validation_fraction == 0 and config.ridge == 0
+
+
+def is_held_out(X: csr_matrix) -> np.ndarray:
+    """Say for each point whether it is held out.  # [n, d] -> bool [n]
+
+    That follows from the point alone. So it does not depend on who holds it, and a server cannot ask for the sums over
+    one part of a site's points after the other.
+    """
+    cells = X.indices.astype(np.uint64) << np.uint64(32) | X.data.astype(np.float32).view(np.uint32)
+    ahead = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix(cells))])  # modulo 2^64, as all that follows
+    return np.asarray(_mix(ahead[X.indptr[1:]] - ahead[X.indptr[:-1]]) < np.uint64(2**64 // SHARE))
+
+
+def _mix(numbers: np.ndarray) -> np.ndarray:
+    """Mix the bits of 64-bit numbers as SplitMix64 does."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ numbers >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ numbers >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(numbers ^ numbers >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much there is in the sums of a client: no part of its points has more."""
+
+    points: int
+    squares: csr_matrix  # [1, s]
+    counts: csr_matrix  # [1, m]
+
+    @classmethod
+    def of(cls, sums: Sums) -> "Extent":
+        """Take what bounds the sums over a part of the points."""
+        return cls(sums.points, csr_matrix(sums.diagonal), sums.cross[0])
+
+    def covers(self, part: Sums) -> bool:
+        """Say whether the sums over a part of the points hold no more than there is."""
+        other = Extent.of(part)
+        return (
+            other.points <= self.points
+            and (other.squares > self.squares).nnz == 0
+            and (other.counts > self.counts).nnz == 0
+        )
+
+
+def choose_ridge(fit: Problem, held: Problem, device: torch.device) -> float:
+    """Return the λ with which the solution of one problem has the least squared error on the points of another."""
+    columns = pick_outputs(fit.counts)
+    right, outward = (problem.cross[:, columns].toarray() for problem in (fit, held))
+
+    def score(ridge: float) -> float:
+        solver = Solver(fit.system(ridge), len(columns), device, exact=False)
+        solution = solver(torch.from_numpy(right)).cpu().numpy()
+        error = measure_error(held, solution, outward)
+        if not np.isfinite(error):
+            raise NotPositive("a solution that is not finite")
+        return -error
+
+    return climb(RIDGES, score)
+
+
+def measure_error(held: Problem, solution: np.ndarray, outward: np.ndarray) -> float:
+    """Return the squared error of a solution on held-out points, without what does not depend on it.
+
+    # [1 + s, k], and of the same outputs Σ x yᵀ of the held-out points [1 + s, k]
+    """
+    return float(np.sum(solution * (held.system(0.0).matrix @ solution)) - 2 * np.sum(solution * outward))
+
+
+def pick_outputs(counts: np.ndarray) -> np.ndarray:
+    """Return some outputs, evenly spread in the order of how often they occur.  # [m]"""
+    order = np.argsort(-counts, kind="stable")
+    places = np.linspace(0, len(order) - 1, min(len(order), _MOST_OUTPUTS))
+    return np.asarray(order[np.unique(places.astype(np.int64))])
