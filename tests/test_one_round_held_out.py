@@ -390,7 +390,7 @@ def test_a_client_that_holds_out_more_than_it_has_is_refused_and_named(tmp_path:
         return twice(reply) if part == PART and client == 3 else reply
 
     ended = run(BASE, DATA, tmp_path / "run", engine=Post(change))
-    refused = left(ended.folder)["metrics refused"]
+    refused = left(ended.folder)["metrics 1 refused"]
     assert [(entry["attempt"], entry["client"]) for entry in refused] == [(PART, 3)]
     without = run(BASE, DATA, tmp_path / "without", engine=Post(drop(PART, 3)))
     assert weights(ended.folder) == weights(without.folder)
@@ -419,7 +419,7 @@ def test_sums_that_leave_no_points_choose_nothing_and_the_run_goes_on(tmp_path: 
         return pack(dataclasses.replace(header, examples=whole.examples), bytes(payload))
 
     ended = run(config, DATA, tmp_path / "run", engine=Post(change), tell=told.append)
-    assert left(ended.folder)["metrics refused"] == []
+    assert left(ended.folder)["metrics 1 refused"] == []
     assert sum("not chosen, since no points have" in line for line in told) == 1
     assert (ended.summary["ridge"], ended.summary["ridge_from"]) == (1.0, "default")
     given = run(config.replace(ridge=1.0), DATA, tmp_path / "given")
