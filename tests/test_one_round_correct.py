@@ -42,7 +42,7 @@ def alone(finished: Path) -> Path:
 
 
 @pytest.mark.parametrize(("tables", "buckets"), [(1, 3000), (3, 70), (2, 9)])
-def test_both_scores_are_added_for_every_label(tables: int, buckets: int) -> None:
+def test_both_scores_are_added_for_every_label(tables: int, buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many tables and buckets either has, against label scores that are added one by one."""
     rng = np.random.default_rng(0)
     own = np.arange(3000)[None] if tables == 1 else rng.integers(0, buckets, (tables, 3000))
@@ -50,7 +50,8 @@ def test_both_scores_are_added_for_every_label(tables: int, buckets: int) -> Non
     beside = Ranker(stack, torch.from_numpy(rng.integers(0, 40, (4, 3000))), "bce", "logits")
     both = CorrectedRanker(LinearRanker(torch.from_numpy(own), buckets), beside)
     linear, networks = torch.randn(tables, 20, buckets), torch.randn(4, 20, 40)
-    labels, values = both.decoder(both.add(linear, networks, 0.3), 7)
+    monkeypatch.setattr(Ranker, "score", lambda self, model, features: networks)
+    labels, values = both.decoder(both.add(linear, both.score(torch.empty(0), ()), 0.3), 7)
     exact = label_scores(linear.double(), torch.from_numpy(own))
     exact += 0.3 * label_scores(networks.double(), beside.buckets)
     expected, scores = top_labels(exact, 7)

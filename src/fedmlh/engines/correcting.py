@@ -52,7 +52,7 @@ class Beside(Evaluator):
         ranked: dict[float, list[np.ndarray]] = {weight: [] for weight in WEIGHTS}
         for begin in range(0, len(points), self.both.batch_size):
             rows = slice(begin, min(begin + self.both.batch_size, len(points)))
-            networks = self.both.networks.score(model, tuple(part[rows] for part in points.features))
+            networks = self.both.score(model, tuple(part[rows] for part in points.features))
             excluded = None if points.excluded is None else points.excluded[rows]
             for weight, found in ranked.items():
                 scores = self.both.add(self.linear[:, rows], networks, weight)

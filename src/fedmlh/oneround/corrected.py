@@ -10,6 +10,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.hashing.features import FeatureMap
+from fedmlh.model.decode import label_scores
 from fedmlh.model.decoder import Decoder
 from fedmlh.model.ranking import Ranker, best_labels
 from fedmlh.oneround.linear import Linear
@@ -58,11 +59,22 @@ class CorrectedRanker:
     networks: Ranker
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether the linear model has an output per label, to which the networks' scores of labels can be added."""
+        tables, labels = self.linear.decoder.buckets.shape
+        return tables == 1 and labels == self.linear.decoder.num_buckets
+
+    @cached_property
     def decoder(self) -> Decoder:
-        """All tables of both; a table with fewer buckets has empty ones, in which no label is."""
+        """From sums of scores to labels.
+
+        Unless outputs are labels, it has all tables of both. A table with fewer buckets has empty ones, in which no
+        label is.
+        """
+        if self.is_plain:
+            return self.linear.decoder
         tables = [self.linear.decoder.buckets, self.networks.buckets.cpu()]
-        widest = max(self.linear.decoder.num_buckets, self.networks.stack.num_outputs)
-        return Decoder(torch.cat(tables), widest)
+        return Decoder(torch.cat(tables), max(self.linear.decoder.num_buckets, self.networks.stack.num_outputs))
 
     @property
     def batch_size(self) -> int:
@@ -70,15 +82,22 @@ class CorrectedRanker:
         numbers = len(self.decoder.buckets) * self.decoder.num_buckets
         return max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // numbers))
 
-    def add(self, linear: Tensor, networks: Tensor, weight: float) -> Tensor:
-        """Return bucket scores whose mean over all tables is the sum of both means.
+    def score(self, networks: Tensor, features: tuple[csr_matrix, ...]) -> Tensor:
+        """Return what networks add to: scores of labels [1, n, p] if outputs are labels, else of buckets [R, n, B]."""
+        scores = self.networks.score(networks, features)
+        return (label_scores(scores, self.networks.buckets)[None] if self.is_plain else scores).cpu()
 
-        # [R, n, B], [R', n, B'] -> [R + R', n, max(B, B')]
+    def add(self, linear: Tensor, networks: Tensor, weight: float) -> Tensor:
+        """Return scores whose mean over all tables is the sum of both means, given the networks' as `score` gives them.
+
+        # [R, n, B], [R', n, B'] -> [R + R', n, max(B, B')], or [1, n, p] twice -> [1, n, p]
         """
+        if self.is_plain:
+            return torch.add(linear, networks, alpha=weight)
         tables = len(linear) + len(networks)
         joined = torch.zeros(tables, linear.shape[1], self.decoder.num_buckets)
         joined[: len(linear), :, : linear.shape[2]] = linear * (tables / len(linear))
-        joined[len(linear) :, :, : networks.shape[2]] = networks.cpu() * (weight * tables / len(networks))
+        joined[len(linear) :, :, : networks.shape[2]] = networks * (weight * tables / len(networks))
         return joined
 
     def rank(
@@ -89,7 +108,7 @@ class CorrectedRanker:
         for begin in range(0, X.shape[0], self.batch_size):
             rows = slice(begin, min(begin + self.batch_size, X.shape[0]))
             linear = self.linear.score(model.linear, X[rows])
-            networks = self.networks.score(model.networks, tuple(part[rows] for part in others))
+            networks = self.score(model.networks, tuple(part[rows] for part in others))
             scores = self.add(linear, networks, model.weight)
             yield rows, *best_labels(self.decoder, scores, k, None if excluded is None else excluded[rows])
 
