@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmlh.model.decoder import Decoder
 from fedmlh.model.ranking import best_labels
+from fedmlh.oneround.products import multiply
 from fedmlh.oneround.solve import Solver, System
 from fedmlh.oneround.sums import Sums
 
@@ -113,7 +114,7 @@ class Chooser:
         for begin in range(0, num_points, size):
             rows = slice(begin, min(begin + size, num_points))
             solved = solver(torch.from_numpy(self.X[rows].toarray().T.copy()))
-            yield rows, torch.from_numpy((outward @ solved.float().cpu().numpy()).T.copy())
+            yield rows, torch.from_numpy(multiply(outward, solved.float().cpu().numpy())).T.contiguous()
 
 
 def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:

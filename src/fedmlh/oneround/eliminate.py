@@ -12,6 +12,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.oneround.products import multiply
+
 #: A step pays if it eliminates this share of the slots, and slots that stand in no more than this share of equations.
 _LEAST_SHARE, _MOST_SHARE = 1 / 16, 1 / 16
 #: The most numbers that a step may add to a system.
@@ -80,12 +82,12 @@ class Elimination:
         for step in self.steps:
             before, gone = _part(ordered, step)
             gone /= step.roots
-            before -= torch.from_numpy(step.forward @ gone.numpy())
+            before -= torch.from_numpy(multiply(step.forward, gone.numpy()))
         core = ordered[: self.core.shape[0]]
         core[:] = solve_core(core)
         for step in reversed(self.steps):
             before, gone = _part(ordered, step)
-            gone -= torch.from_numpy(step.backward @ before.numpy())
+            gone -= torch.from_numpy(multiply(step.backward, before.numpy()))
             gone /= step.roots
         solution = torch.empty_like(ordered)
         solution[order] = ordered
