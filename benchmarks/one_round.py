@@ -1,12 +1,14 @@
 """From a data folder to a model in one round, beside a central label tree on the same cores.
 
-python benchmarks/one_round.py ROOT [--sets NAME ...] [--million]
+python benchmarks/one_round.py ROOT [--sets NAME ...] [--clients 10000] [--million]
 
 Each figure comes from a process of its own, one after the other. The label tree is napkinXC's PLT with its defaults.
+`--clients`: so many of them on the first set, and whether the weights are those of 10.
 `--million`: 1,000,000 labels, 10,000 features, 100,000 points of 20 features and 5 labels, made at random.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -21,15 +23,17 @@ SETS = ("EurLex-EuroVoc-titles-4K", "CiteULike-T-46K", "WordNet-hypernyms-9K")
 MILLION = {"points": 100_000, "features": 10_000, "labels": 1_000_000, "features_per_point": 20, "labels_per_point": 5}
 
 
-def run_one_round(data: Path) -> dict[str, Any]:
-    """Read the folder, train over 10 clients, keep the model."""
+def run_one_round(data: Path, clients: int) -> dict[str, Any]:
+    """Read the folder, train over so many clients, keep the model."""
     import fedmlh
 
     began = time.perf_counter()
-    config = fedmlh.Config.load("one-round").replace(data=str(data), device="cpu")
+    config = fedmlh.Config.load("one-round").replace(data=str(data), device="cpu", num_clients=clients)
     with tempfile.TemporaryDirectory() as folder:
-        summary = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run").summary
-    return _figures(summary, time.perf_counter() - began)
+        run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run")
+        seconds = time.perf_counter() - began
+        weights = hashlib.sha256((run.folder / "model" / "weights.safetensors").read_bytes()).hexdigest()
+    return {**_figures(run.summary, seconds), "weights_sha256": weights}
 
 
 def run_million() -> dict[str, Any]:
@@ -87,18 +91,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, nargs="?")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--clients", type=int)
     parser.add_argument("--million", action="store_true")
     parser.add_argument("--only", choices=["one_round", "tree", "million"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only == "million":
         print(json.dumps(run_million()))
         return
-    if arguments.only:
-        print(json.dumps({"one_round": run_one_round, "tree": run_tree}[arguments.only](arguments.root)))
+    if arguments.only == "one_round":
+        print(json.dumps(run_one_round(arguments.root, arguments.clients or 10)))
+        return
+    if arguments.only == "tree":
+        print(json.dumps(run_tree(arguments.root)))
         return
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     if arguments.million:
         result["million"] = _measure("million")
+    elif arguments.clients:
+        folder = arguments.root / arguments.sets[0]
+        few, many = (_measure("one_round", folder, "--clients", str(count)) for count in (10, arguments.clients))
+        same = few["weights_sha256"] == many["weights_sha256"]
+        result[f"{arguments.clients} clients"] = {**many, "data": folder.name, "weights_of_10_clients": same}
     else:
         for name in arguments.sets:
             entry = {only: _measure(only, arguments.root / name) for only in ("one_round", "tree")}
@@ -108,8 +121,8 @@ def main() -> None:
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _measure(only: str, *folder: Path) -> dict[str, Any]:
-    command = [sys.executable, __file__, *map(str, folder), "--only", only]
+def _measure(only: str, *more: Path | str) -> dict[str, Any]:
+    command = [sys.executable, __file__, *map(str, more), "--only", only]
     return dict(
         json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()[-1])
     )
