@@ -91,6 +91,16 @@ def test_what_cannot_be_revised_is_said(tmp_path: Path) -> None:
     content = bytearray(journal.read_bytes())
     content[300] ^= 1
     journal.write_bytes(content)
-    with pytest.raises(UserError, match="no longer has the sums of"):
+    with pytest.raises(UserError, match="does not have the sums of"):
         revise(tmp_path / "run", DATA, tmp_path / "new", remove=[1])
     assert not (tmp_path / "new" / "config.toml").exists()
+
+
+def test_a_run_that_keeps_no_sums_has_the_same_model_and_cannot_be_revised(tmp_path: Path) -> None:
+    run(BASE, DATA, tmp_path / "kept")
+    run(BASE.replace(keep_sums=False), DATA, tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "kept")
+    assert {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()} == {"terms.bin"}
+    with pytest.raises(UserError, match="does not have the sums of"):
+        revise(tmp_path / "run", DATA, tmp_path / "less", remove=[1])
+    assert not (tmp_path / "less" / "config.toml").exists()

@@ -192,6 +192,10 @@ class Config:
         at_most=10**6,
     )
     model_mib: float = option(64.0, "one-round: the largest model to keep", at_least=0.01, at_most=2**20)
+    keep_sums: bool = option(
+        True,
+        "one-round: keep what clients sent, so that clients can be added and taken out later (one-round add|remove)",
+    )
     min_site_points: int = option(
         100,
         "one-round, real sites: a site with fewer training points sends no sums, which would show too much of each",

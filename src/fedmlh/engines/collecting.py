@@ -8,7 +8,7 @@ from typing import Any
 from fedmlh.engines.loop import Tell
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.participation import Attempt, Refusal
-from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS, Desk
+from fedmlh.oneround.exchange import COUNTS, HELD, RESULT, SUMS, Desk
 from fedmlh.runs.journal import Journal
 
 #: The file of the sums over the server's own points, which are in no client's.
@@ -92,6 +92,11 @@ class Exchange:
         refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
         refused.sort(key=lambda entry: entry.client)
         self.log.append(Attempt(1, len(self.log), list(clients), sorted(taken), refused))
+
+    def forget(self) -> None:
+        """Delete what clients have sent, and the sums over the server's own points."""
+        for part in (COUNTS, SUMS, HELD, OWN):
+            (self.folder / f"{part}.bin").unlink(missing_ok=True)
 
     @property
     def figures(self) -> dict[str, Any]:

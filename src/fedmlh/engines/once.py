@@ -170,6 +170,8 @@ class Work:
         summary = closing.write(folder, solved, record, more, correction)
         if not len(points):  # only now is there something measured to be seen
             self.watch(record)
+        if not self.task.config.keep_sums:
+            self.exchange.forget()
         return summary
 
     def agree(self) -> Terms:

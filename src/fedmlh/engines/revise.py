@@ -135,7 +135,10 @@ def read_messages(run: RunFolder) -> dict[int, bytes]:
             found[client] = message
     missing = sorted(set(accepted) - set(found))
     if missing or not found:
-        raise UserError(f"{run.path} no longer has the sums of {_list(missing) or 'any client'}: train again")
+        raise UserError(
+            f"{run.path} does not have the sums of {_list(missing) or 'any client'} (a run keeps them unless "
+            f"keep_sums = false): train again"
+        )
     return found
 
 
