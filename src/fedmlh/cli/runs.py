@@ -194,19 +194,22 @@ def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options:
 
 @contextmanager
 def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A bar on a terminal, a line per round elsewhere."""
     if not console.is_terminal:
-        yield lambda record: None
+        yield lambda record: tell(f"{title}: round {record['round']} of at most {rounds}, {_show_precision(record)}")
         return
     with progress(console, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         job = bar.add_task(title, total=rounds)
 
         def watch(record: dict[str, Any]) -> None:
-            values = record.get("validation") or record["test"]
-            shown = "/".join(f"{100 * value:.1f}" for value in values["precision"].values())
-            bar.update(job, completed=record["round"], description=f"{title}  P@k {shown} %")
+            bar.update(job, completed=record["round"], description=f"{title}  {_show_precision(record)}")
 
         yield watch
+
+
+def _show_precision(record: dict[str, Any]) -> str:
+    values = (record.get("validation") or record["test"])["precision"]
+    return f"P@{'/'.join(values)} {'/'.join(f'{100 * value:.1f}' for value in values.values())} %"
 
 
 def _expand(folder: Path) -> list[Path]:
