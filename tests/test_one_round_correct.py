@@ -1,6 +1,7 @@
 """Networks beside the linear model of one round: sums of scores, bytes, what is kept, and going on after a stop."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,12 @@ def test_a_run_that_was_stopped_between_rounds_ends_as_if_it_had_not_been(
     run(CORRECTED, DATA, tmp_path / "run", resume=True, watch=lambda record: seen.append(record["round"]))
     assert differing(finished, tmp_path / "run") == []
     assert seen == [*range(1, life + 1), 1, *range(max(2, life + 1), 4)]  # no round of networks was trained twice
+
+
+def test_networks_can_be_trained_beside_a_finished_run(finished: Path, alone: Path, tmp_path: Path) -> None:
+    shutil.copytree(alone, tmp_path / "run")
+    run(CORRECTED, DATA, tmp_path / "run", resume=True)
+    assert differing(finished, tmp_path / "run") == []
 
 
 def test_without_a_client_networks_are_left_out(finished: Path, alone: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_counts_that_would_come_after_the_restart_do_not_change_the_terms(unbrok
     assert [part for part, _ in engine.asked] == [SECOND] * (BASE.num_clients - STOPPED)
     assert (SECOND, LATE) in engine.asked
     assert differing(folder, unbroken) == []
-    assert left(folder)["metrics clients"] == list(range(BASE.num_clients))
+    assert left(folder)["metrics 1 clients"] == list(range(BASE.num_clients))
     whole = run(BASE, DATA, tmp_path / "whole").folder
     for name in ("weights.safetensors", "terms.bin"):
         assert left(folder)[name] != left(whole)[name]

@@ -196,7 +196,7 @@ def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options:
 def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar on a terminal, a line per round elsewhere."""
     if not console.is_terminal:
-        yield lambda record: tell(f"{title}: round {record['round']} of at most {rounds}, {_show_precision(record)}")
+        yield lambda record: tell(f"round {record['round']} of at most {rounds}, {title}: {_show_precision(record)}")
         return
     with progress(console, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         job = bar.add_task(title, total=rounds)

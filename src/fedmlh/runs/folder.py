@@ -29,6 +29,7 @@ FREE_ON_RESUME = {
         "test_every_round",
         "local_baseline",
     ),
+    *("correct", "keep_sums"),  # the closed form stays as it is
     *("sizes", "budget_mib"),  # a run keeps the sizes that were chosen, and those are bound
 }
 

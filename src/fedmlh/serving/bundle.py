@@ -142,6 +142,8 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
                 weights = Corrected(weights, model, float(about["networks"]["weight"]))
         else:
             weights = _load_weights(sealed, "weights.safetensors", task)
+            if not task.stack.fits(weights):
+                raise ValueError("weights do not fit the model's sizes")
         if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
             raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
         if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
@@ -166,11 +168,7 @@ def _read_seeds(about: Any, task: Task) -> Seeds:
 
 def _load_weights(sealed: Sealed, name: str, task: Task) -> Tensor:
     largest = 4 * task.stack.num_parameters + _MOST_HEADER
-    weights = load_tensors(sealed.read(name, largest))["weights"]
-    weights = weights.float() if weights.dtype == torch.float16 else weights
-    if not task.stack.fits(weights):
-        raise ValueError("weights do not fit the model's sizes")
-    return weights
+    return load_tensors(sealed.read(name, largest))["weights"]
 
 
 def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> tuple[Networks, Tensor]:
@@ -179,7 +177,10 @@ def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> tupl
     beside = Task(config, task.num_features, task.num_labels)
     if config.algorithm != "fedmlh" or not math.isfinite(about["weight"]):
         raise ValueError("networks beside a linear model that cannot stand there")
-    return Networks(beside, _read_seeds(about["seeds"], beside)), _load_weights(sealed, "networks.safetensors", beside)
+    weights = _load_weights(sealed, "networks.safetensors", beside)
+    if weights.dtype != torch.float16 or not beside.stack.fits(weights.float()):
+        raise ValueError("networks do not fit the model's sizes")
+    return Networks(beside, _read_seeds(about["seeds"], beside)), weights.float()
 
 
 def _load_linear(sealed: Sealed, task: Task, seeds: Seeds) -> tuple[Linear, Terms]:
