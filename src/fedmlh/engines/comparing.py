@@ -10,10 +10,17 @@ from fedmlh.data.division import Division
 from fedmlh.engines.closing import Closing, pick_rows
 from fedmlh.engines.loop import Tell
 from fedmlh.engines.population import Population
+from fedmlh.evaluation.evaluate import Values
 from fedmlh.oneround.choose import POWERS, RIDGES
 
 #: Labels [n, k] that the model ranks for the validation points that chose λ -> figures for the summary.
 Compare = Callable[[Closing, np.ndarray], dict[str, Any]]
+
+
+def make_row(division: Division, client: int, held_out: int, values: Values) -> dict[str, Any]:
+    """Return what a summary says of a client: its points, how many were held out, and what the model gives these."""
+    examples = len(division.shards[client])
+    return {"client": client, "examples": examples, "held_out": held_out, "precision": values["precision"]}
 
 
 def compare_clients(dataset: Dataset, division: Division, population: Population, tell: Tell) -> Compare:
@@ -31,12 +38,7 @@ def compare_clients(dataset: Dataset, division: Division, population: Population
         parts = {number: np.flatnonzero(np.isin(picked, own)) for number, own in held_out.items()}
         parts = {number: own for number, own in parts.items() if len(own)}
         for number, values in closing.evaluator.judge_parts(labels, points.Y, parts).items():
-            row: dict[str, Any] = {
-                "client": number,
-                "examples": len(division.shards[number]),
-                "held_out": len(parts[number]),
-                "precision": values["precision"],
-            }
+            row = make_row(division, number, len(parts[number]), values)
             if config.local_baseline:
                 tell(f"solving for client {number} alone")
                 own, sums = points.take(parts[number]), population.respondent(number).sum(closing.terms, closing.seeds)

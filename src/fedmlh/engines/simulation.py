@@ -8,6 +8,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
 from fedmlh.engines.alone import train_alone
+from fedmlh.engines.comparing import make_row
 from fedmlh.engines.device import pick_device
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.loop import Judge, Run, Tell, Watch, conduct, ignore, tell_division
@@ -87,12 +88,7 @@ def _compare_clients(
     parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
     rows = []
     for number, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
-        row: dict[str, Any] = {
-            "client": number,
-            "examples": len(division.shards[number]),
-            "held_out": len(parts[number]),
-            "precision": values["precision"],
-        }
+        row = make_row(division, number, len(parts[number]), values)
         if config.local_baseline:
             tell(f"training client {number} alone")
             held_out = evaluator.prepare(division.validation.take(parts[number]))
