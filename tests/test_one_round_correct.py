@@ -157,6 +157,12 @@ def test_networks_can_be_trained_beside_a_finished_run(finished: Path, alone: Pa
     assert differing(finished, tmp_path / "run") == []
 
 
+def test_fewer_rounds_than_there_are_cannot_be_resumed(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    with pytest.raises(UserError, match="has finished 2 rounds of networks already, more than correct = 1"):
+        run(CORRECTED.replace(correct=1), DATA, tmp_path / "run", resume=True)
+
+
 def test_without_a_client_networks_are_left_out(finished: Path, alone: Path, tmp_path: Path) -> None:
     said: list[str] = []
     summary = revise(finished, DATA, tmp_path / "less", remove=[1], tell=said.append).summary

@@ -76,10 +76,7 @@ class Exchange:
                     self.tell(f"{part}: {len(known):,} of {len(clients):,} clients have answered")
             journal.sync()
         self.bytes_down += sum(sent)
-        answered = {entry.client for entry in refused} | known
-        refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
-        refused.sort(key=lambda entry: entry.client)
-        self.log.append(Attempt(1, len(self.log), list(clients), sorted(known), refused))
+        self._close(clients, known, refused)
 
     def deliver(self, clients: Sequence[int], payload: bytes) -> None:
         """Send these clients the result; who does not take it has had its part in it all the same."""
@@ -88,10 +85,14 @@ class Exchange:
             if self._take(client, reply, self.desk.read_thanks, taken, refused) is not None:
                 taken.add(client)
         self.bytes_down += sum(sent)
-        answered = {entry.client for entry in refused} | taken
+        self._close(clients, taken, refused)
+
+    def _close(self, clients: Sequence[int], accepted: set[int], refused: list[Refusal]) -> None:
+        """Write a part into the log; who is in neither list has not answered."""
+        answered = {entry.client for entry in refused} | accepted
         refused += [Refusal(client, Reason.LATE, "no reply came") for client in clients if client not in answered]
         refused.sort(key=lambda entry: entry.client)
-        self.log.append(Attempt(1, len(self.log), list(clients), sorted(taken), refused))
+        self.log.append(Attempt(1, len(self.log), list(clients), sorted(accepted), refused))
 
     def forget(self) -> None:
         """Delete what clients have sent, and the sums over the server's own points."""

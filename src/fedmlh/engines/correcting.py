@@ -13,6 +13,7 @@ from fedmlh.data.dataset import Split
 from fedmlh.engines.closing import Closing, pick_points
 from fedmlh.engines.correction import Correction, renumber
 from fedmlh.engines.loop import Clients, Judge, Tell, Watch, run_rounds
+from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, Values, make_network_tools, selection_score
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Seeds, Task
@@ -120,6 +121,11 @@ class Corrector:
             self.task.config.num_clients,
         )
         progress, problems = checkpoints.load()
+        if progress is not None and progress.server.round > self.task.config.rounds:
+            raise UserError(
+                f"{self.folder.path} has finished {progress.server.round} rounds of networks already, more than "
+                f"correct = {self.task.config.rounds}"
+            )
         for problem in problems:
             self.tell(problem)
 
