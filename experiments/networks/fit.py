@@ -58,8 +58,6 @@ class Candidate:
             if outputs == num_labels:
                 return None
         hashed = 0 < self.features < num_features
-        if self.features and not hashed:
-            return None
         inputs = self.features if hashed else num_features
         width = min(4096, fit_width(numbers_within(int(self.budget * 2**20), self.tables), inputs, outputs))
         if width < 8:
@@ -100,8 +98,57 @@ SHAPES = [
     replace(BASE, tables=4),
     replace(BASE, features=4000),
 ]
+#: One choice changed at a time.
+CHANGES: list[dict[str, Any]] = [
+    {"tau": 0.25},
+    {"rate": 0.5},
+    {"average": 0.8},
+    {"tau": 0.75},
+    {"features": 8000},
+    {"features": 2000},
+    {"epochs": 2},
+    {"weighting": "examples"},
+    {"tau": 0.0},
+    {"tau": 1.0},
+    {"tables": 16},
+    {"tables": 4},
+    {"root": 24.0},
+    {"root": 6.0},
+    {"budget": 4.0},
+    {"budget": 48.0, "features": 8000},
+    {"rate": 0.25},
+    {"average": 0.0},
+    {"bias": "random"},
+    {"epochs": 1},
+]
+HASHED = replace(BASE, features=4000)
 STAGES: dict[str, list[Candidate]] = {
     "shapes": [replace(shape, tau=tau) for tau, shape in product((0.5, 0.0, 1.0), SHAPES)],
+    "changes": [replace(HASHED, **change) for change in CHANGES],
+    "budgets": [
+        replace(shape, budget=budget, rate=0.7, root=8.0, features=round(times * math.sqrt(numbers)))
+        for budget, shape, times in (
+            (48.0, BASE, 5.5),
+            (4.0, BASE, 5.5),
+            (1.6, BASE, 5.5),
+            (4.0, BASE, 3.5),
+            (1.6, BASE, 3.5),
+            (4.0, replace(BASE, tables=4), 5.5),
+            (1.6, replace(BASE, tables=4), 5.5),
+            (48.0, replace(BASE, tables=16), 5.5),
+        )
+        for numbers in [numbers_within(int(budget * 2**20), shape.tables)]
+    ],
+    "fedavg": [
+        replace(FEDAVG, **change)
+        for change in (
+            {"tau": 0.25, "rate": 0.5},
+            {"tau": 0.0, "rate": 0.5},
+            {"tau": 0.25, "rate": 0.5, "budget": 48.0},
+            {"tau": 0.25, "rate": 0.5, "budget": 4.0},
+            {"tau": 0.5, "rate": 0.5},
+        )
+    ],
 }
 
 
@@ -179,7 +226,7 @@ def main() -> None:
             with arguments.out.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             mean = 100 * sum(found["validation"]["precision"].values()) / 3
-            print(f"{run['data'][:8]} {mean:.2f} round {found['best_round']} {found['seconds']:.0f} s {candidate}", flush=True)
+            print(f"{run['data'][:8]} {mean:.2f}, round {found['best_round']}: {candidate}", flush=True)
 
 
 if __name__ == "__main__":
