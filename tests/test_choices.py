@@ -79,12 +79,11 @@ def test_networks_are_trained_in_rounds_where_one_round_does_not_suit(changes: d
 
 def test_long_documents_are_trained_on_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MOST_PAIRS", 10_000)
-    rng = np.random.default_rng(0)
-    dense = csr_matrix((rng.random((300, 600)) < 0.5).astype(np.float32))
-    data = replace(DATA, train=Split(dense, DATA.train.Y[:300]))
-    short = replace(DATA, train=Split(DATA.train.X[:300], DATA.train.Y[:300]))
-    assert settle(RECOMMENDED, data)[0].training == "rounds"
+    short = synthesize(num_points=400, num_features=600, num_labels=80, seed=3)
+    words = np.random.default_rng(0).random(short.train.X.shape) < 0.5
+    long = replace(short, train=Split(csr_matrix(words.astype(np.float32)), short.train.Y))
     assert settle(RECOMMENDED, short)[0].training == "one-round"
+    assert settle(RECOMMENDED, long)[0].training == "rounds"
 
 
 def test_a_run_of_recommended_is_resumed_by_the_same_words(tmp_path: Path) -> None:
