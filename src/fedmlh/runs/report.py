@@ -94,7 +94,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             ]
             for client in clients
         ]
-        parts.append(f"<h3>{escape_html(run.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+        parts.append(f"<h3>{escape_html(run.folder.path.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
     if not parts:
         return ""
     note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."
