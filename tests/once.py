@@ -11,7 +11,7 @@ from fedmlh.runs.journal import Journal
 from tiny import TINY
 
 BASE = TINY.replace(
-    algorithm="one-round",
+    training="one-round",
     rounds=1,
     partition="dirichlet",
     dirichlet_alpha=1.0,

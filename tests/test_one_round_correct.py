@@ -182,7 +182,7 @@ def test_a_message_is_read_by_what_it_claims_to_be() -> None:
 
 
 def test_correct_is_a_setting_of_one_round_only() -> None:
-    with pytest.raises(UserError, match="correct is for algorithm 'one-round' only"):
+    with pytest.raises(UserError, match="correct is for training 'one-round' only"):
         Config.load("recommended").replace(correct=3)
     assert CORRECTED.most_rounds == 3
     assert BASE.most_rounds == 1

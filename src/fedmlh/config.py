@@ -60,9 +60,9 @@ class Config:
     """A complete, re-runnable description of a run. Names follow the paper."""
 
     name: str = option("custom", "what this set-up is called in tables and folder names")
-    algorithm: Literal["fedmlh", "fedavg", "one-round"] = option(
-        "fedmlh",
-        "fedavg is fedmlh with the identity label map; one-round: a linear model from sums that clients send once",
+    algorithm: Literal["fedmlh", "fedavg"] = option("fedmlh", "fedavg: one network with an output for every label")
+    training: Literal["rounds", "one-round"] = option(
+        "rounds", "rounds: networks, averaged every round; one-round: a linear model from sums that clients send once"
     )
     seed: int = option(0, "every random choice of the run follows from it", at_least=0, at_most=2**63 - 1)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU where there is one")
@@ -265,7 +265,7 @@ class Config:
             )
         if self.quorum > self.clients_per_round:
             raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
-        if self.selection == "validation" and self.validation_fraction == 0 and self.algorithm != "one-round":
+        if self.selection == "validation" and self.validation_fraction == 0 and self.training != "one-round":
             raise UserError("selection 'validation' needs a validation_fraction above 0")
         if self.local_baseline and self.selection == "paper":
             raise UserError(
@@ -302,10 +302,10 @@ class Config:
                 f"server_optimizer '{self.server_optimizer}' divides by what may be 0: set server_tau above 0"
             )
         self._check_drift()
-        if self.algorithm == "one-round":
+        if self.training == "one-round":
             self._check_one_round()
         elif self.correct:
-            raise UserError("correct is for algorithm 'one-round' only: set correct=0")
+            raise UserError("correct is for training 'one-round' only: set correct=0")
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -336,11 +336,11 @@ class Config:
         if -1 < self.count_power < 0:
             raise UserError(f"count_power is {self.count_power:g}: it must be -1, which has it chosen, or from 0 to 1")
         if self.selection == "paper":
-            raise UserError("algorithm 'one-round' chooses λ on validation: use selection 'validation'")
+            raise UserError("training 'one-round' chooses λ on validation: use selection 'validation'")
         if self.correct and self.validation_fraction == 0:
             raise UserError("correct needs points on which the server sees whether it helps: set validation_fraction")
         if self.shared_fraction > 0:
-            raise UserError("algorithm 'one-round' shares no points: set shared_fraction=0")
+            raise UserError("training 'one-round' shares no points: set shared_fraction=0")
 
     def _check_drift(self) -> None:
         """What holds clients together is worse than nothing where its premises do not hold."""
@@ -386,14 +386,19 @@ class Config:
             )
 
     @property
+    def method(self) -> str:
+        """What is trained, in a word: fedmlh, fedavg or one-round."""
+        return "one-round" if self.training == "one-round" else self.algorithm
+
+    @property
     def most_rounds(self) -> int:
         """How many rounds a run has at most."""
-        return 1 + self.correct if self.algorithm == "one-round" else self.rounds
+        return 1 + self.correct if self.training == "one-round" else self.rounds
 
     @property
     def num_feature_maps(self) -> int:
         """How many feature maps the tables use: none, one for all, or R."""
-        if self.algorithm == "one-round":
+        if self.training == "one-round":
             return 1  # of the features that share slots
         if self.feature_map == "none":
             return 0
@@ -412,6 +417,8 @@ class Config:
             if values.get(name, default) != default:
                 raise UserError(f"{source}: {name} is no longer a setting: remove it (clip says what there is now)")
         values = {name: value for name, value in values.items() if name not in _RETIRED}
+        if values.get("algorithm") == "one-round":  # as files of earlier versions have it
+            values |= {"algorithm": "fedmlh", "training": "one-round"}
         for name in values:
             if name not in known:
                 near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)

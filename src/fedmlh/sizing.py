@@ -40,7 +40,7 @@ def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Co
     """The config with its sizes filled in where they are to be chosen, and a line a choice that says why."""
     if config.sizes == "given":
         return config, []
-    if config.algorithm == "one-round":
+    if config.training == "one-round":
         return _choose_outputs(config, num_labels)
     budget = int(config.budget_mib * 2**20) or default_budget(num_labels)
     reasons = [

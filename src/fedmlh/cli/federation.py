@@ -59,7 +59,7 @@ def init(
         tell(reason)
     others = "is trained on, never predicted" if chosen.label_key == "name" else "is refused"
     tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have {others}")
-    if chosen.algorithm == "one-round":
+    if chosen.training == "one-round":
         tell("each site's operator must agree to show its statistics: fedmlh site prepare … --open-statistics")
     yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
     if chosen.validation_fraction == 0:
@@ -185,7 +185,7 @@ def prepare(
         bool,
         typer.Option(
             "--open-statistics",
-            help="algorithm one-round: agree that the server sees how often each word occurs together with each label "
+            help="training one-round: agree that the server sees how often each word occurs together with each label "
             "and with each other word at this site",
         ),
     ] = False,
@@ -222,7 +222,7 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
 
     A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
     """
-    most = sites if config.algorithm == "one-round" else min(config.clients_per_round, sites)
+    most = sites if config.training == "one-round" else min(config.clients_per_round, sites)
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
     quorum = min(config.quorum, most) if chosen else most // 2 + 1
     return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)

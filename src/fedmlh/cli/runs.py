@@ -61,7 +61,7 @@ def run(
 
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
-    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-{chosen.algorithm}-seed{chosen.seed}"
+    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-{chosen.method}-seed{chosen.seed}"
     if resume and not out.is_dir():
         tell(f"{out} holds no run to go on with: this is a new one")
     _check_free(RunFolder(out), chosen, resume)
@@ -111,7 +111,7 @@ _COMMON = (
 def _pair(first: Config, others: list[Config]) -> dict[str, Config]:
     """Return the set-ups to compare, by the names of their folders."""
     if not others:
-        if first.algorithm == "one-round":
+        if first.training == "one-round":
             raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended")
         return {algorithm: first.replace(algorithm=algorithm) for algorithm in ("fedmlh", "fedavg")}
     common = {name: getattr(first, name) for name in _COMMON}
@@ -188,7 +188,7 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
 def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options: Any) -> None:
     from fedmlh.engines.simulation import run as simulate
 
-    with _progress(f"{config.algorithm} seed {config.seed}", config.most_rounds) as watch:
+    with _progress(f"{config.method} seed {config.seed}", config.most_rounds) as watch:
         simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
 
 

@@ -39,7 +39,7 @@ class Enrolment:
             site, key = content["site"], content["public_key"]
             if not isinstance(site, str) or not isinstance(key, str) or not examples:
                 raise ValueError("site, key or examples")
-            if agreement.config.algorithm == "one-round" and content.get("open_statistics") is not True:
+            if agreement.config.training == "one-round" and content.get("open_statistics") is not True:
                 raise UserError(f"{path}: this site has not agreed to open statistics: {HOW_TO_AGREE}")
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None

@@ -191,7 +191,7 @@ class Federation:
     def check_confirmed(self, enrolments: Mapping[int, Enrolment]) -> None:
         """Refuse numbers of points that weigh in the result and that the operator has not confirmed as they are."""
         config = self.agreement.config
-        if config.algorithm != "one-round" and config.weighting != "examples":
+        if config.training != "one-round" and config.weighting != "examples":
             return
         path = self.server / "confirmed.json"
         known = _read_json(path) if path.exists() else {}
@@ -199,7 +199,7 @@ class Federation:
         if any(known.get(claim.site) != [claim.public_key, claim.examples] for claim in claims):
             numbers = ", ".join(f"{claim.site} {claim.examples:,}" for claim in claims)
             why = "weighting is 'examples'"
-            if config.algorithm == "one-round":
+            if config.training == "one-round":
                 why = "in one round a site weighs as much as the points it has"
             raise UserError(
                 f"{why}, and these numbers of points are the sites' own claims: {numbers}; check them with the sites, "

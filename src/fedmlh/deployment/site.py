@@ -133,7 +133,7 @@ def create_site(
 ) -> dict[str, Any]:
     """Write a site's folder and a new key; what is returned is its enrolment.
 
-    `open_statistics` is the operator's consent to what sites show with algorithm one-round.
+    `open_statistics` is the operator's consent to what sites show with training one-round.
     """
     agreement.number(site)
     check_consent(agreement, site, open_statistics)
@@ -150,7 +150,7 @@ def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -
     parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
     if points.held_out.excluded is not None:
         parts["held_excluded"] = points.held_out.excluded
-    consent = {"open_statistics": True} if agreement.config.algorithm == "one-round" else {}
+    consent = {"open_statistics": True} if agreement.config.training == "one-round" else {}
     about = {"site": site, "number": agreement.number(site), **consent}
     write_sealed(
         folder / "shard",
@@ -185,7 +185,7 @@ class Site:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
             parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder / "shard"))
             self.name, self.number = str(about["site"]), int(about["number"])
-            #: Whether the operator has agreed to what sites show with algorithm one-round.
+            #: Whether the operator has agreed to what sites show with training one-round.
             self.open_statistics = about.get("open_statistics") is True
             self.points = Points(
                 Split(parts["X"], parts["Y"]),
@@ -198,7 +198,7 @@ class Site:
     def answer(self, broadcast: bytes) -> bytes:
         """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
         task = self.agreement.task
-        if task.config.algorithm == "one-round":
+        if task.config.training == "one-round":
             if not (task.config.correct and claims(BroadcastHeader, broadcast)):
                 return self._answer_request(broadcast)
             task = task.networks
@@ -243,7 +243,7 @@ class Site:
     def warm_up(self) -> None:
         """Hash the points and compile what trains, so that the first round need not wait for it."""
         task = self.agreement.task
-        if task.config.algorithm == "one-round":
+        if task.config.training == "one-round":
             if not task.config.correct:
                 return
             task = task.networks

@@ -194,7 +194,7 @@ class Closing:
         up, down = ([record[name] for record in history] for name in ("bytes_up", "bytes_down"))
         return {
             "name": config.name,
-            "algorithm": config.algorithm,
+            "algorithm": config.method,
             "seed": config.seed,
             "selection": config.selection,
             "num_parameters": len(model),

@@ -33,7 +33,7 @@ class Population:
     @property
     def answers_once(self) -> bool:
         """Whether clients send sums over their points instead of training rounds."""
-        return self.task.config.algorithm == "one-round"
+        return self.task.config.training == "one-round"
 
     def respondent(self, number: int) -> Respondent:
         """One of them that sends sums."""

@@ -57,7 +57,7 @@ def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
     most = 1 + max(line.attempt for line in log)
     # A resumed run may have been given other limits on the way; its log ends where it ended.
     limits: dict[str, int] = {"patience": 0, "max_attempts": max(most, config.max_attempts)}
-    limits |= {"correct": rounds - 1} if config.algorithm == "one-round" else {"rounds": rounds}
+    limits |= {"correct": rounds - 1} if config.training == "one-round" else {"rounds": rounds}
     return config.replace(**limits), log
 
 
@@ -76,7 +76,7 @@ def replay(
     @contextmanager
     def live(population: Population, workers: int | None) -> Iterator[ReplayedClients]:
         lines = log
-        if config.algorithm == "one-round" and not population.answers_once:
+        if config.training == "one-round" and not population.answers_once:
             # Rounds of networks count from 1, and the log has the round of the linear model before them.
             lines = [dataclasses.replace(line, round=line.round - 1) for line in log if line.round > 1]
         with live_in_process(population, workers) as local:

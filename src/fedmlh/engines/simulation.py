@@ -37,7 +37,7 @@ def run(
     tell: Tell = ignore,
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`."""
-    if config.algorithm == "one-round":
+    if config.training == "one-round":
         return run_once(config, dataset, out, engine=engine, resume=resume, workers=workers, watch=watch, tell=tell)
     config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
     for reason in reasons:

@@ -27,7 +27,7 @@ def make_site_model(site: Site, out: Path, tell: Tell) -> None:
     if out.exists():
         raise UserError(f"{out} is there already: choose another --out")
     task, agreement = site.agreement.task, site.agreement
-    if task.config.algorithm != "one-round" or not (site.folder / RESULT).is_file():
+    if task.config.training != "one-round" or not (site.folder / RESULT).is_file():
         raise UserError(
             f"site {site.name} has been sent no result of one round: the server sends it at the end of the run"
         )

@@ -23,14 +23,14 @@ TRAINING = 1
 
 #: Settings on which a client's work depends; a client with another value of one of these is refused.
 AGREED = (
-    "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
+    "local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
     "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss output_bias loss_tau optimizer "
     "learning_rate learning_rate_decay prox_mu correction shared_fraction"
 ).split()
 
-#: The same for algorithm one-round.
+#: The same for training in one round.
 AGREED_ONCE = (
-    "algorithm label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction "
+    "label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction "
     "min_site_points"
 ).split()
 
@@ -61,7 +61,7 @@ class Task:
                 f"num_buckets is {self.config.num_buckets:,}, more than the {self.num_labels:,} labels of the data: "
                 f"choose a smaller num_buckets, or algorithm fedavg"
             )
-        if self.config.algorithm != "one-round" and self.stack.num_parameters > MAX_PARAMETERS:
+        if self.config.training != "one-round" and self.stack.num_parameters > MAX_PARAMETERS:
             raise UserError(
                 f"these sizes make a model of {self.stack.num_parameters:,} parameters, more than any machine here "
                 f"can hold: use smaller hidden_sizes, feature_dim or num_buckets"
@@ -75,7 +75,7 @@ class Task:
     @property
     def num_tables(self) -> int:
         """R; tables in which every label has a bucket of its own differ in networks only."""
-        alike = self.config.algorithm == "one-round" and self.identity
+        alike = self.config.training == "one-round" and self.identity
         return 1 if self.config.algorithm == "fedavg" or alike else self.config.num_tables
 
     @property
@@ -117,8 +117,8 @@ class Task:
     @property
     def agreed(self) -> dict[str, Any]:
         """The settings on which a client's work depends."""
-        names = AGREED_ONCE if self.config.algorithm == "one-round" else AGREED
-        return {name: getattr(self.config, name) for name in names}
+        names = AGREED_ONCE if self.config.training == "one-round" else AGREED
+        return {"algorithm": self.config.method} | {name: getattr(self.config, name) for name in names}
 
     @cached_property
     def fingerprint(self) -> str:

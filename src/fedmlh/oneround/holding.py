@@ -27,7 +27,7 @@ _MOST_OUTPUTS = 256
 
 def asks_for_held_out(config: Config) -> bool:
     """Say whether λ is chosen from held-out sums: the server holds no points out, and λ is not set."""
-    return config.algorithm == "one-round" and config.validation_fraction == 0 and config.ridge == 0
+    return config.training == "one-round" and config.validation_fraction == 0 and config.ridge == 0
 
 
 def is_held_out(X: csr_matrix) -> np.ndarray:

@@ -42,7 +42,7 @@ def group(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
         others = [f"{name}={getattr(config, name)}" for name in differing if name not in ("algorithm", "selection")]
         chosen = ["best round on test"] if config.selection == "paper" else []
         # Set-ups of different names are known by them; else what they differ in has to tell them apart.
-        title = [config.name] if named and len(members) > 1 else [config.algorithm, *others]
+        title = [config.name] if named and len(members) > 1 else [config.method, *others]
         groups[" ".join([*title, *(f"({note})" for note in chosen)])] = same
     return groups
 

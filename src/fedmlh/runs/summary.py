@@ -17,7 +17,7 @@ def summarize(task: Task, progress: Progress, test: Examined) -> dict[str, Any]:
     model_bytes = 4 * task.stack.num_parameters
     return {
         "name": config.name,
-        "algorithm": config.algorithm,
+        "algorithm": config.method,
         "seed": config.seed,
         "selection": config.selection,
         "num_parameters": task.stack.num_parameters,

@@ -135,7 +135,7 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
         text = None if about["text"] is None else TextFeatures.from_json(about["text"])
         terms, networks = None, None
         weights: Tensor | Linear | Corrected
-        if config.algorithm == "one-round":
+        if config.training == "one-round":
             weights, terms = _load_linear(sealed, task, seeds)
             if "networks" in about:
                 networks, model = _load_networks(sealed, task, about["networks"], folder)

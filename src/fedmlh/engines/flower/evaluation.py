@@ -23,7 +23,7 @@ from fedmlh.runs.checkpoint import Progress
 def answer_question(site: Site, message: bytes) -> bytes:
     """What the model that was sent gives this site on its held-out points, or what the site would reach alone."""
     agreement, task = site.agreement, site.agreement.task
-    if task.config.algorithm == "one-round":
+    if task.config.training == "one-round":
         raise Rejected(Reason.CONFIG, "sites measure networks only")
     header, seeds, model = read_question(message, task, site.number)
     if len(site.points.held_out) == 0:

@@ -32,7 +32,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
             f"partition '{config.partition}' leaves {config.num_clients - len(division.shards)} of "
             f"{config.num_clients} sites without a training point: use fewer sites or another partition"
         )
-    once = config.algorithm == "one-round"
+    once = config.training == "one-round"
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     held = Dataset(
         dataset.name,

@@ -128,7 +128,7 @@ def write_identity(folder: Path) -> list[str]:
 
 def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
     """Return the bytes of the largest message with which an honest site with so many points can answer."""
-    if task.config.algorithm == "one-round":
+    if task.config.training == "one-round":
         sums = FRAME + MAX_HEADER + Desk(task, dict(enumerate(examples))).most_reply()
         return max(sums, largest_reply(task.networks)) if task.config.correct else sums
     vectors = 2 if task.config.correction == "scaffold" else 1

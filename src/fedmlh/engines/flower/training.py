@@ -31,7 +31,7 @@ def train(federation: Federation, grid: Grid) -> None:
     federation.check_confirmed({number: enrolments[number] for number in nodes})
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
     examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
-    if config.algorithm == "one-round":
+    if config.training == "one-round":
         # There is no later round for sites that are not connected: all are waited for until the deadline.
         sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
         ask_once(federation, yardstick, sites, examples, device)
