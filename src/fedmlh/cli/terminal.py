@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -112,14 +113,35 @@ def open_data(config: Config) -> "Dataset":
         return open_dataset(config)
 
 
-def print_report(folders: list[Path], target: Path) -> None:
-    """Write the report of these runs, and print its table."""
+def print_report(folders: list[Path], target: Path, tables: str | None = None) -> None:
+    """Write the report of these runs, also as CSV if `tables` says how such names begin, and print its tables."""
+    from fedmlh.runs.comparison import compare, show_difference
     from fedmlh.runs.folder import RunFolder
-    from fedmlh.runs.report import write_report
+    from fedmlh.runs.report import write_page
+    from fedmlh.runs.tables import write_tables
 
-    heads, rows = write_report([RunFolder(folder) for folder in folders], target)
-    table = Table("test part, at the selected round", *heads)
-    for row in rows:
-        table.add_row(row.name, *row.cells)
-    console.print(table)
-    console.print(f"report: {target}", soft_wrap=True)
+    comparison = compare([RunFolder(folder) for folder in folders])
+    write_page(comparison, target)
+    written = [] if tables is None else write_tables(comparison, target.parent, tables)
+    figures = Table("test part, at the selected round", *comparison.names)
+    for row in comparison.figures:
+        if not row.special:
+            figures.add_row(row.name, *row.cells)
+    console.print(figures)
+    if comparison.settings:
+        differing = Table("what differs", *comparison.names)
+        for row in comparison.settings:
+            differing.add_row(row.name, *row.cells)
+        console.print(differing)
+    if comparison.differences:
+        title = f"difference to {comparison.names[0]}, points of 100"
+        differences = Table(title, "", "", "95 % over seeds", "95 % over test points")
+        for method, group in groupby(comparison.differences, lambda difference: difference.method):
+            for place, difference in enumerate(group):
+                differences.add_row("" if place else method, *show_difference(difference))
+            differences.add_section()
+        console.print(differences)
+    for note in comparison.notes:
+        console.print(note, soft_wrap=True)
+    for path in (target, *written):
+        console.print(f"{'report' if path == target else 'table'}: {path}", soft_wrap=True)

@@ -4,8 +4,9 @@ The recall of a label is the share of its test points where it is among the firs
 a number per label.
 
 - recall_macro@k: its mean over the labels that occur in the test part, each of which counts the same;
-- recall_by_count: at the largest k, the found among all test occurrences of labels with 1 to 5 training points, 6 to 20,
-  21 to 100, and more. Labels that no training point has are in no bin, and a bin without test points has no value.
+- recall_by_count: at the largest k, the share of test occurrences that are found, of labels with 1 to 5 training
+  points, 6 to 20, 21 to 100, and more. Labels that no training point has are in no bin. A bin whose labels do not occur
+  in the test part has no value.
 """
 
 from collections.abc import Sequence

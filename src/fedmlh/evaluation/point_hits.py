@@ -3,8 +3,8 @@
 In a run folder it is `test_points.safetensors`. Rows are the points of the test part in their order, columns the k:
 
 - hits: how many of the first k labels are true; precision@k of a point is hits / k;
-- psp_gain: the inverse propensities of these hits; psp_best: the most that k labels of the point could give. Sums of the
-  one over sums of the other are psp@k;
+- psp_gain: the inverse propensities of these hits; psp_best: the most that k labels of the point could give. The sum of
+  the one over the sum of the other is psp@k;
 - k: the columns; labels: SHA-256 of the true labels, which says that two files are about the same points.
 """
 

@@ -1,4 +1,4 @@
-"""The run folder: what a run was told, what it measured (metrics, summary, hits per test point), and what it learned."""
+"""The run folder: what a run was told, what it measured (by round, in all, by test point), and what it learned."""
 
 import dataclasses
 import json

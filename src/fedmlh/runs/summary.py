@@ -58,7 +58,7 @@ def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
     for client in summary.get("clients", []):
         values += [client["client"], client["examples"], client["held_out"]]
         values += [client[part][k] for part in ("precision", "precision_alone") if part in client for k in ks]
-    if not ks or not all(_is_number(value) for value in values):
+    if not ks or not all(is_number(value) for value in values):
         raise ValueError("a figure is not a number")
     return summary
 
@@ -71,10 +71,11 @@ def judged(record: Mapping[str, Any]) -> Any:
 def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics.jsonl, if it holds what curves show; else KeyError, TypeError or ValueError."""
     values = [record["round"], record["bytes_up"], record["bytes_down"], *judged(record)["precision"].values()]
-    if not all(_is_number(value) for value in values):
+    if not all(is_number(value) for value in values):
         raise ValueError("a figure is not a number")
     return record
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Say whether a value from a file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
