@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,7 @@ from fedmlh.display import escape_json, make_printable
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
+    from fedmlh.runs.comparison import Row
 
 
 class PlainConsole(Console):
@@ -113,6 +114,26 @@ def open_data(config: Config) -> "Dataset":
         return open_dataset(config)
 
 
+def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None:
+    """Print a table with a column per method; methods that do not fit into a line are in further tables."""
+    room = console.width - max(len(title), *(len(row.name) for row in rows)) - 4
+    widths = [
+        max(max(map(len, name.split()), default=0), *(len(row.cells[place]) for row in rows))
+        for place, name in enumerate(names)
+    ]
+    begin = 0
+    while begin < len(names):
+        end = begin + 1
+        while end < len(names) and sum(widths[begin : end + 1]) + 3 * (end + 1 - begin) <= room:
+            end += 1
+        shown = zip(names[begin:end], widths[begin:end], strict=True)
+        table = Table(title, *(Column(name, width=width, overflow="fold") for name, width in shown))
+        for row in rows:
+            table.add_row(row.name, *row.cells[begin:end])
+        console.print(table)
+        begin = end
+
+
 def print_report(folders: list[Path], target: Path, tables: str | None = None) -> None:
     """Write the report of these runs, also as CSV if `tables` says how such names begin, and print its tables."""
     from fedmlh.runs.comparison import compare, show_difference
@@ -123,16 +144,9 @@ def print_report(folders: list[Path], target: Path, tables: str | None = None) -
     comparison = compare([RunFolder(folder) for folder in folders])
     write_page(comparison, target)
     written = [] if tables is None else write_tables(comparison, target.parent, tables)
-    figures = Table("test part, at the selected round", *comparison.names)
-    for row in comparison.figures:
-        if not row.special:
-            figures.add_row(row.name, *row.cells)
-    console.print(figures)
+    _print_rows("test part, at the selected round", comparison.names, [r for r in comparison.figures if not r.special])
     if comparison.settings:
-        differing = Table("what differs", *comparison.names)
-        for row in comparison.settings:
-            differing.add_row(row.name, *row.cells)
-        console.print(differing)
+        _print_rows("what differs", comparison.names, comparison.settings)
     if comparison.differences:
         title = f"difference to {comparison.names[0]}, points of 100"
         differences = Table(title, "", "", "95 % over seeds", "95 % over test points")

@@ -63,7 +63,7 @@ def _list_figures(methods: Sequence[Method]) -> list[Row]:
         *percent("recall_macro", "macro recall@{k}, %"),
         *(
             _row(
-                f"recall@{ks[-1]}, labels with {low} {'or more' if high is None else f'to {high}'} training points, %",
+                f"recall@{ks[-1]}, labels seen {f'> {low - 1}' if high is None else f'{low}–{high}'} times, %",
                 methods,
                 _percent("recall_by_count", name),
                 1,

@@ -16,12 +16,14 @@ from fedmlh.runs.summary import judged
 #: Colour-blind safe (Okabe and Ito), without the yellow that white paper swallows; then the same with other dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
+#: The range over seeds of more methods than these would hide their curves.
+MOST_SHADED = 4
 #: If one method sends so many times as much as another, only a logarithmic axis shows both.
 _FAR_APART = 20
 
 
 def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
-    """Precision by round (above) and by total bytes both ways (below): the mean over seeds, in their range."""
+    """Mean precision over seeds by round (above) and by total bytes both ways (below); their range if methods are few."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -42,7 +44,7 @@ def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
             sent = np.array([_running_total(history)[:shortest] for history in histories])
             for row, x in enumerate((rounds, sent)):
                 axes[row][column].plot(x.mean(axis=0), values.mean(axis=0), **style)
-                if len(histories) > 1:
+                if len(histories) > 1 and len(methods) <= MOST_SHADED:
                     low, high = values.min(axis=0), values.max(axis=0)
                     axes[row][column].fill_between(x.mean(axis=0), low, high, color=colour, alpha=0.15, lw=0)
     records = [record for method in methods for run in method.runs for record in run.history]

@@ -10,7 +10,7 @@ from fedmlh.display import escape_html
 from fedmlh.runs.comparison import Comparison, show_difference
 from fedmlh.runs.differences import RESAMPLES
 from fedmlh.runs.folder import FinishedRun
-from fedmlh.runs.plots import draw_curves
+from fedmlh.runs.plots import MOST_SHADED, draw_curves
 from fedmlh.storage import write_atomically
 
 _PAGE = Template("""<!doctype html>
@@ -19,7 +19,7 @@ _PAGE = Template("""<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
 h1 { overflow-wrap: anywhere; } .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
 th { max-width: 14rem; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
 .curves svg { width: 100%; min-width: 44rem; height: auto; }
@@ -66,13 +66,14 @@ def write_page(comparison: Comparison, target: Path) -> None:
         svg, picture = draw_curves(comparison.methods, "svg").decode(), draw_curves(comparison.methods, "png")
         curves = svg[svg.index("<svg") :]
     several = any(len(method.runs) > 1 for method in comparison.methods)
+    shaded = "; the shade is from the lowest to the highest" if len(comparison.methods) <= MOST_SHADED else ""
     page = _PAGE.substitute(
         title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
         table=_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
         differing=_show_differing(comparison),
         differences=_show_differences(comparison),
-        curves_note="Mean over seeds; the shade is from the lowest to the highest." if several else "",
+        curves_note=f"Mean over seeds{shaded}." if several else "",
         curves=curves,
         clients=_clients(runs),
         settings_note=f"Of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
@@ -131,7 +132,10 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             ]
             for client in clients
         ]
-        parts.append(f"<h3>{escape_html(run.folder.path.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+        name = escape_html(run.folder.path.name)
+        # Many runs of many clients would bury what follows.
+        shown = " open" if len(runs) == 1 else ""
+        parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
     if not parts:
         return ""
     note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."
