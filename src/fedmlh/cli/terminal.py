@@ -114,13 +114,18 @@ def open_data(config: Config) -> "Dataset":
         return open_dataset(config)
 
 
+#: Characters of a column where several have to share the terminal.
+_WIDEST = 24
+
+
 def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None:
     """Print a table with a column per method; methods that do not fit into a line are in further tables."""
     room = console.width - max(len(title), *(len(row.name) for row in rows)) - 4
-    widths = [
-        max(max(map(len, name.split()), default=0), *(len(row.cells[place]) for row in rows))
-        for place, name in enumerate(names)
-    ]
+    cells = [max(len(row.cells[place]) for row in rows) for place in range(len(names))]
+    widths = [max(pair) for pair in zip(map(len, names), cells, strict=True)]
+    if sum(widths) + 3 * len(names) > room:
+        words = [max(map(len, name.split()), default=0) for name in names]
+        widths = [min(max(pair), _WIDEST) for pair in zip(words, cells, strict=True)]
     begin = 0
     while begin < len(names):
         end = begin + 1

@@ -15,8 +15,8 @@ from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_JSON, parse_json, read_text
 
 _PLAN = "comparison.json"
-#: More settings than these make no name.
-_MOST_NAMED = 2
+#: More settings than these, or a longer value, make no name.
+_MOST_NAMED, _LONGEST_VALUE = 2, 24
 #: What tells set-ups apart, but for what a resumed run may change.
 _BOUND = [entry.name for entry in fields(Config) if entry.name not in {*FREE_ON_RESUME, "seed"}]
 
@@ -150,7 +150,7 @@ def _tell_apart(runs: Sequence[FinishedRun], here: int) -> str:
     if len({config.method for config in configs}) == len(runs):
         return f", {configs[here].method}"
     differing = [pair for pair in list_differing(configs, _BOUND) if pair[0] not in ("name", "selection")]
-    if len(differing) <= _MOST_NAMED:
+    if len(differing) <= _MOST_NAMED and all(len(shown[here]) <= _LONGEST_VALUE for _, shown in differing):
         return "".join(f", {name} {shown[here]}" for name, shown in differing)
     return ", " + re.sub(r"-seed\d+$", "", runs[here].folder.path.name)
 

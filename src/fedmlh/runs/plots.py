@@ -23,7 +23,7 @@ _FAR_APART = 20
 
 
 def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
-    """Mean precision over seeds by round (above) and by total bytes both ways (below); their range if methods are few."""
+    """Draw precision by round (above) and by bytes both ways (below): mean over seeds, with their range if few."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,6 +53,7 @@ def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
     for column, k in enumerate(ks):
         axes[0][column].set(title=f"P@{k}, {part}", xlabel="round")
         axes[1][column].set(xlabel="MiB sent, both ways", xscale="log" if far else "linear")
+        axes[1][column].xaxis.set_major_formatter("{x:g}")
         for row in (0, 1):
             axes[row][column].grid(alpha=0.3)
             axes[row][column].set_ylabel("%" if column == 0 else "")
