@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 #: In characters of up to four bytes, with room for algorithm and seed: file systems allow 255 bytes.
 _LONGEST_NAME = 50
-#: Settings that decide who holds which points: those of the first config hold for all, unless they are swept.
-_PARTITION = ("partition", "dirichlet_alpha", "num_clients")
+#: Settings that decide who holds which points, and where: those of the first config hold for all, unless swept.
+_PARTITION = ("partition", "dirichlet_alpha", "num_clients", "device")
 #: Settings that decide what is learned from and how results are measured: those of the first config hold for all.
 _MEASURED = (
     *("data", "data_format", "text_features", "text_dim"),
     *("synthetic_points", "synthetic_features", "synthetic_labels"),
-    *("frequent_threshold", "validation_fraction", "seed", "device", "top_k", "propensity_a", "propensity_b"),
+    *("frequent_threshold", "validation_fraction", "seed", "top_k", "propensity_a", "propensity_b"),
 )
 
 #: Makes the config that an argument names, with these settings on top.
@@ -72,16 +72,15 @@ def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configu
             raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended, or --sweep one")
         return [Entry(name, name, chosen.replace(algorithm=name)) for name in ("fedmlh", "fedavg")]
     combinations = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
-    bases = _name_configs(configs)
-    first = _apply(configure, configs[0], combinations[0], bases[0])
-    common = {name: getattr(first, name) for name in (*_PARTITION, *_MEASURED) if name not in swept}
+    common: dict[str, Any] = {}
     entries: list[Entry] = []
-    for config, base in zip(configs, bases, strict=True):
+    for config, base in zip(configs, _name_configs(configs), strict=True):
         for combination in combinations:
             several = combination.items() if len(combinations) > 1 else ()
             parts = [base, *(f"{field} {show_value(value)}" for field, value in several)]
             chosen = _apply(configure, config, {**common, **combination}, ", ".join(parts))
             entries.append(Entry(", ".join(parts), _find_folder(parts, entries), chosen))
+            common = common or {name: getattr(chosen, name) for name in (*_PARTITION, *_MEASURED) if name not in swept}
     return entries
 
 

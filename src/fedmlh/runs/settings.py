@@ -49,7 +49,7 @@ def show_value(value: Any) -> str:
     """Return a setting's value as tables and names show it."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value) or '""'
 
