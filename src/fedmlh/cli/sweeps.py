@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
 from fedmlh.runs.settings import show_value
-from fedmlh.sizing import choose_sizes
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
@@ -70,7 +69,8 @@ def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configu
         chosen = configure(configs[0], {})
         if chosen.training == "one-round":
             raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended, or --sweep one")
-        return [Entry(name, name, chosen.replace(algorithm=name)) for name in ("fedmlh", "fedavg")]
+        pair = {name: chosen.replace(algorithm=name, training="rounds") for name in ("fedmlh", "fedavg")}
+        return [Entry(name, name, config) for name, config in pair.items()]
     combinations = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
     common: dict[str, Any] = {}
     entries: list[Entry] = []
@@ -120,13 +120,14 @@ def as_file_name(name: str) -> str:
 
 def check_methods(entries: "Sequence[Entry]", dataset: "Dataset") -> None:
     """Refuse, before anything is trained, what a run would refuse once it knows the data."""
+    from fedmlh.choices import settle
     from fedmlh.data.division import divide
     from fedmlh.federated.task import Task
 
     partitions = set()
     for entry in entries:
         try:
-            config, _ = choose_sizes(entry.config, dataset.num_features, dataset.num_labels)
+            config, _ = settle(entry.config, dataset)
             Task(config, dataset.num_features, dataset.num_labels)
             partition = tuple(getattr(config, name) for name in (*_PARTITION, "pooled", "shared_fraction", "selection"))
             if partition not in partitions and len(entries) > 1:

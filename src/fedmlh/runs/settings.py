@@ -13,7 +13,8 @@ _APART = ("name", "seed")
 _TABLES = "num_tables num_buckets label_map label_key label_seeds".split()
 _SIZES = ("num_tables", "num_buckets")
 _ONE_ROUND = "point_bits feature_slots ridge count_power correct model_mib keep_sums min_site_points".split()
-#: Networks beside a linear model are those of `recommended`, so that these say nothing in one round.
+#: Of networks beside a linear model, what follows from the data and from `correct`.
+_CHOSEN_BESIDE = ("rounds", "feature_dim", "hidden_sizes")
 _NETWORKS = (
     "rounds local_epochs batch_size weighting shared_fraction max_share clip server_optimizer server_learning_rate "
     "server_momentum server_beta2 server_tau model_average update_codec broadcast_codec feature_map feature_dim "
@@ -57,7 +58,7 @@ def show_value(value: Any) -> str:
 def _find_idle(config: Config) -> set[str]:
     """Return the settings that have no effect on a run."""
     once, idle = config.training == "one-round", set[str]()
-    idle.update(_NETWORKS if once else _ONE_ROUND)
+    idle.update(_ONE_ROUND if not once else _CHOSEN_BESIDE if config.correct else _NETWORKS)
     if config.algorithm == "fedavg":
         idle.update(_TABLES)
     elif config.label_map == "identity":
