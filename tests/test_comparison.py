@@ -27,12 +27,18 @@ SMALL = [*TINY, "--set", "num_tables=2"]
 POINTS = "test_points.safetensors"
 
 
+def write_once(folder: Path) -> Path:
+    """Write a set-up of one round with sizes that are given."""
+    (folder / "once.toml").write_text('name = "one-round"\ntraining = "one-round"\n')
+    return folder / "once.toml"
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of three methods, one of them of one round, with two seeds."""
     out = tmp_path_factory.mktemp("comparison") / "c"
-    sizes = [*SMALL, "--set", "sizes=given"]
-    assert call("compare", "demo", "one-round", "eurlex-4k", "--rounds", 2, "--seeds", 2, *sizes, "--out", out) == 0
+    once = write_once(out.parent)
+    assert call("compare", "demo", once, "eurlex-4k", "--rounds", 2, "--seeds", 2, *SMALL, "--out", out) == 0
     return out
 
 
@@ -232,9 +238,9 @@ def test_a_report_and_a_resumed_comparison_say_the_same(finished: Path, tmp_path
     for name, content in before.items():
         assert (tmp_path / f"r-{name}").read_bytes() == content
     (out / "demo-seed1" / "summary.json").unlink()
-    options = ["--rounds", 2, "--seeds", 2, *SMALL, "--set", "sizes=given", "--out", out]
-    assert call("compare", "demo", "one-round", "eurlex-4k", *options) == 2
-    assert call("compare", "demo", "one-round", "eurlex-4k", *options, "--resume") == 0
+    options = ["--rounds", 2, "--seeds", 2, *SMALL, "--out", out]
+    assert call("compare", "demo", write_once(tmp_path), "eurlex-4k", *options) == 2
+    assert call("compare", "demo", write_once(tmp_path), "eurlex-4k", *options, "--resume") == 0
     for name in ("differences.csv", "curves.csv"):
         assert (out / name).read_bytes() == before[name]
 
@@ -343,7 +349,22 @@ def test_a_sweep_is_named_by_what_was_swept(tmp_path: Path, capsys: pytest.Captu
 def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: Path) -> None:
     sizes = without("num_buckets", "hidden_sizes", "feature_dim")
     out = tmp_path / "c"
-    assert call("compare", "recommended", "--rounds", 1, "--sweep", "budget_mib=0.2,0.5", *sizes, "--out", out) == 0
+    assert (
+        call(
+            "compare",
+            "recommended",
+            "--rounds",
+            1,
+            "--sweep",
+            "budget_mib=0.2,0.5",
+            *sizes,
+            "--set",
+            "training=rounds",
+            "--out",
+            out,
+        )
+        == 0
+    )
     comparison = compare([RunFolder(out / f"recommended-budget_mib-{size}-seed0") for size in ("0.2", "0.5")])
     assert comparison.names == ["recommended, budget_mib 0.2", "recommended, budget_mib 0.5"]
     shown = {row.name: row.cells for row in comparison.settings}
@@ -373,7 +394,7 @@ def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: 
         (["demo", "--sweep", "partition=iid,folder"], "demo, partition folder: "),
         (["demo", "--sweep", "loss=bce,hinge"], "demo, loss hinge: loss is 'hinge': choose one of"),
         (["demo", "demo"], "same name, demo"),
-        (["one-round", "--set", "sizes=given"], "second set-up beside one-round"),
+        (["demo", "--set", "training=one-round"], "second set-up beside one-round"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
