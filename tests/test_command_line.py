@@ -314,6 +314,7 @@ def test_recommended_goes_on_where_it_was_and_says_what_reaches_clients(
 ) -> None:
     write_text_set(tmp_path / "data")
     few = ["--set", "num_clients=2", "--set", "clients_per_round=2", "--set", "top_k=1", "--set", "patience=0"]
+    few += ["--set", "training=rounds", "--set", "partition=paper-code"]
     command = ["run", "recommended", "--data", tmp_path / "data", *few, "--out", tmp_path / "r"]
     assert call(*command, "--rounds", 2) == 0
     assert (
