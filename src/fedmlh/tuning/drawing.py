@@ -50,9 +50,9 @@ def draw_marks(marks: Sequence[Mark], line: Sequence[tuple[float, float]], names
 
 def draw_bars(shares: Mapping[str, float]) -> str:
     """Draw shares of 1 as bars, each with its name before it and its size behind it."""
-    parts, height = [], 26
+    parts, height, longest = [], 26, max(shares.values()) or 1.0
     for place, (name, share) in enumerate(shares.items()):
-        top, length = height * place, share * (_WIDTH - 220)
+        top, length = height * place, share / longest * (_WIDTH - 220)
         parts.append(
             f'<text x="150" y="{top + 18}" text-anchor="end">{escape_html(name)}</text>'
             f'<rect x="158" y="{top + 4}" width="{max(1.0, length):.1f}" height="18" fill="#0072b2"/>'

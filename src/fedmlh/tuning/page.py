@@ -44,7 +44,7 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .
 <p>$lead</p>
 <p class="note">$note</p>
 <h2>Best trials</h2><div class="wide">$table</div>
-<h2>Accuracy, bytes and time</h2>
+<h2>Accuracy and bytes</h2>
 <p class="key">$key</p>
 <div class="row"><div><h3>Against bytes</h3>$scatter</div><div><h3>Trial by trial</h3>$history</div></div>
 <h2>What mattered</h2>
@@ -92,8 +92,8 @@ def _tell_how(rows: Sequence[Row], goal: Goal) -> str:
     return (
         f"{len(rows)} trials: {named}. Models of at most {goal.budget / MIB:,.2f} MiB"
         + ("" if limit is None else f", and at most {limit / MIB:,.2f} MiB per round both ways")
-        + f", seed {goal.wish.seed}. The test part was not read: all figures are those of validation points, by which the "
-        "best of many trials looks a little better than it is."
+        + f", seed {goal.wish.seed}. The test part was not read: all figures are those of validation points, "
+        "by which the best of many trials looks a little better than it is."
     )
 
 

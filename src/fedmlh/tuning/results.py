@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmlh.config import Config
 from fedmlh.storage import write_atomically
 from fedmlh.tuning.search import FINISHED, Row
 
 MIB = 2**20
-#: Settings that tell trials apart, in the order of the table.
-SETTINGS = (
-    *("training", "algorithm", "label_map", "num_tables", "num_buckets", "feature_map", "feature_dim", "hidden_sizes"),
-    *("learning_rate", "learning_rate_decay", "loss", "loss_tau", "output_bias", "model_average", "batch_size"),
-    *("local_epochs", "feature_slots", "ridge", "count_power", "correct", "budget_mib"),
+#: Settings that tell trials apart, in the order of the table: of both sides, of networks, of one round.
+_COMMON = ("training", "algorithm", "label_map", "num_tables", "num_buckets")
+_NETWORKS = (
+    *("feature_map", "feature_dim", "hidden_sizes", "learning_rate", "learning_rate_decay", "loss", "loss_tau"),
+    *("output_bias", "model_average", "batch_size", "local_epochs"),
 )
+_LINEAR = ("feature_slots", "ridge", "count_power", "correct", "budget_mib")
 
 
 def find_best(rows: Sequence[Row]) -> Row | None:
@@ -60,7 +62,7 @@ def _list_trials(rows: Sequence[Row]) -> str:
     ks = list(next((row.precision for row in rows if row.precision), {}))
     heads = [
         *("trial", "state", "mean_precision", *(f"precision_at_{k}" for k in ks), "rounds", "bytes_up_per_round"),
-        *("bytes_down_per_round", "bytes_up", "bytes_down", "seconds", *SETTINGS, "reason"),
+        *("bytes_down_per_round", "bytes_up", "bytes_down", "seconds", *_COMMON, *_NETWORKS, *_LINEAR, "reason"),
     ]
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
@@ -69,10 +71,17 @@ def _list_trials(rows: Sequence[Row]) -> str:
         per_round = max(1, row.rounds)
         cells: list[Any] = [row.name, row.state, row.score, *((row.precision or {}).get(k) for k in ks), row.rounds]
         cells += [round(row.bytes_up / per_round), round(row.bytes_down / per_round), row.bytes_up, row.bytes_down]
-        settings = ["" if row.config is None else _show(getattr(row.config, name)) for name in SETTINGS]
-        table.writerow([*cells, f"{row.seconds:.1f}", *settings, row.reason])
+        table.writerow([*cells, f"{row.seconds:.1f}", *_list_settings(row.config), row.reason])
     return file.getvalue()
 
 
-def _show(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value
+def _list_settings(config: Config | None) -> list[Any]:
+    """Return the settings of a trial, nothing for those that have no effect on it."""
+    names = (*_COMMON, *_NETWORKS, *_LINEAR)
+    if config is None:
+        return [""] * len(names)
+    idle = {*(_NETWORKS if config.training == "one-round" else _LINEAR)}
+    if config.algorithm == "fedavg" or config.label_map == "identity":
+        idle |= {"num_tables", "num_buckets"}
+    values = ["" if name in idle else getattr(config, name) for name in names]
+    return [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]

@@ -229,6 +229,8 @@ class Linear:
         root, most = math.sqrt(num_labels), min(math.sqrt(num_labels), 5000 / math.sqrt(num_labels))
         wanted = start.num_buckets / root if own == HASHED else most / 2
         share = usual_slots / num_features
+        # λ and the power are chosen for each trial unless a knob says otherwise: its values lie between those that are
+        # tried then.
         knobs = [
             Knob("labels", own, tuple(labels)),
             Knob(
@@ -236,8 +238,8 @@ class Linear:
             ),
             _span("buckets", wanted, most / 8, most, log=True, labels=HASHED),
             _span("features", share, share / 8, min(1.0, 2 * share), log=True),
-            _span("ridge", start.ridge or 1.0, 0.1, 10.0, log=True),
-            _span("count_power", 0.05 if start.count_power < 0 else start.count_power, 0.0, 0.3),
+            _pick("ridge", start.ridge, 0.0, 0.2, 0.5, 0.7, 1.5, 2.0, 5.0),
+            _pick("count_power", start.count_power, -1.0, 0.0, 0.025, 0.075, 0.125, 0.175),
             _pick("correct", start.correct, 0, start.correct or correct),
         ]
         return cls(start, _leave_out(knobs, fixed), num_features, num_labels, budget)
@@ -253,7 +255,8 @@ class Linear:
                 "num_tables": values["tables"],
                 "num_buckets": _count_buckets(values["buckets"], self.num_labels),
             }
-        if "features" in values:
+        usual = {knob.name: knob.usual for knob in self.knobs}
+        if values.get("features", usual.get("features")) != usual.get("features"):
             changes["feature_slots"] = min(2**17, max(1, round(values["features"] * self.num_features)))
         correct = changes.get("correct", self.start.correct)
         return self.start.replace(**changes, budget_mib=self.budget / 2**20 if correct else 0.0)
