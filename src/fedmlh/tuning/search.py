@@ -147,6 +147,7 @@ class Search:
             for name, side in self.sides.items()
         }
         self._live: dict[str, tuple[Side, Any]] = {}
+        self._judged: dict[str, int] = {}
         self._verdicts: dict[str, tuple[str, int]] = {}
         # A kill may have come between a trial's end and the tidying up.
         self._cut_off = []
@@ -237,14 +238,15 @@ class Search:
         return order
 
     def _catch_up(self, order: Order, trial: Any) -> None:
-        """Report rounds that were not, and judge each: also the last one reported, since a kill may have come then."""
+        """Report the rounds that have not been, and judge each once."""
         reported = self.studies[ROUNDS].get_trials(deepcopy=False)[trial.number].intermediate_values
         last, limit = max(reported, default=0), self.goal.wish.bytes_per_round
-        sent = 0
+        # A kill may have come between the last report and its verdict.
+        judged, sent = self._judged.get(order.name, last - 1), 0
         for record in RunFolder(order.folder).read_metrics():
             number = record["round"]
             sent += record["bytes_up"] + record["bytes_down"]
-            if number < last or order.name in self._verdicts:
+            if number <= judged or order.name in self._verdicts:
                 continue
             if number > last:
                 trial.report(selection_score(record["validation"]), number)
@@ -252,6 +254,7 @@ class Search:
                 self._verdicts[order.name] = (OVER, number)
             elif number < order.config.rounds and trial.should_prune():
                 self._verdicts[order.name] = (STOPPED, number)
+            self._judged[order.name] = number
 
     def _end(self, side: Side, trial: Any, state: str, **figures: Any) -> None:
         score = figures.pop("score", None)
