@@ -150,21 +150,21 @@ def _progress(trials: int) -> Iterator[Callable[["Row", list["Row"]], None]]:
     """A bar on a terminal, and everywhere a line per trial."""
     from fedmlh.tuning.results import find_best
 
-    def tell_trial(row: "Row", rows: list["Row"]) -> None:
+    def describe(row: "Row", rows: list["Row"]) -> str:
         best = find_best(rows)
         so_far = "" if best is None else f"; best so far {best.name} {100 * (best.score or 0):.1f}"
-        tell(f"{_describe(row)}{so_far}")
+        return f"{_describe(row)}{so_far}"
 
     if not console.is_terminal:
-        yield tell_trial
+        yield lambda row, rows: tell(describe(row, rows))
         return
     with progress(console, BarColumn(), MofNCompleteColumn()) as bar:
         job = bar.add_task("trials", total=trials)
 
         def show(row: "Row", rows: list["Row"]) -> None:
-            done = sum(other.rounds > 0 for other in rows)
-            bar.update(job, completed=done)
-            tell_trial(row, rows)
+            # Through the bar's own console: a line from elsewhere would end up in the bar.
+            bar.console.print(describe(row, rows), style="dim", soft_wrap=True)
+            bar.update(job, completed=sum(other.rounds > 0 for other in rows))
 
         yield show
 

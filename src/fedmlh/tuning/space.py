@@ -42,6 +42,7 @@ _DECIDED = {
     "sizes": "--start",
     "learning_rate": "--start",
     "budget_mib": "--budget",
+    "seed": "--seed",
 }
 #: Networks beside the linear model of one round are trained for so many rounds at most.
 MOST_CORRECT = 20
@@ -139,9 +140,7 @@ class Networks:
         most = min(24.0, root)
         wanted = start.num_buckets / root
         knobs += [
-            Knob(
-                "tables", start.num_tables, low=2, high=max(32, start.num_tables), log=True, whole=True, labels=HASHED
-            ),
+            _span("tables", start.num_tables, 2, 32, log=True, whole=True, labels=HASHED),
             _span("buckets", wanted, min(1.5, most), most, log=True, labels=HASHED),
         ]
         if config.feature_map != "none":
@@ -233,9 +232,7 @@ class Linear:
         # tried then.
         knobs = [
             Knob("labels", own, tuple(labels)),
-            Knob(
-                "tables", start.num_tables if own == HASHED else 8, low=4, high=16, log=True, whole=True, labels=HASHED
-            ),
+            _span("tables", start.num_tables if own == HASHED else 8, 4, 16, log=True, whole=True, labels=HASHED),
             _span("buckets", wanted, most / 8, most, log=True, labels=HASHED),
             _span("features", share, share / 8, min(1.0, 2 * share), log=True),
             _pick("ridge", start.ridge, 0.0, 0.2, 0.5, 0.7, 1.5, 2.0, 5.0),
