@@ -163,8 +163,8 @@ def _progress(trials: int) -> Iterator[Callable[["Row", list["Row"]], None]]:
 
         def show(row: "Row", rows: list["Row"]) -> None:
             # Through the bar's own console: a line from elsewhere would end up in the bar.
-            bar.console.print(describe(row, rows), style="dim", soft_wrap=True)
-            bar.update(job, completed=sum(other.rounds > 0 for other in rows))
+            bar.console.print(describe(row, rows), soft_wrap=True)
+            bar.update(job, completed=sum(other.rounds > 0 and not other.reason for other in rows))
 
         yield show
 
@@ -172,7 +172,7 @@ def _progress(trials: int) -> Iterator[Callable[["Row", list["Row"]], None]]:
 def _describe(row: "Row") -> str:
     from fedmlh.tuning.results import MIB, show_precision
 
-    if not row.rounds:
+    if row.reason:
         return f"trial {row.name}: {row.state}, not trained: {row.reason}"
     rounds = "1 round" if row.rounds == 1 else f"{row.rounds} rounds"
     figures = f"{show_precision(row)}, mean {100 * (row.score or 0):.1f}, {row.bytes_total / MIB:,.2f} MiB in {rounds}"

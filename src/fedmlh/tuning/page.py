@@ -1,6 +1,7 @@
 """The page of a search: the best trials, what mattered, accuracy against bytes, and how it went."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -13,7 +14,7 @@ from fedmlh.storage import write_atomically
 from fedmlh.tuning.drawing import Mark, draw_bars, draw_marks
 from fedmlh.tuning.goal import Goal
 from fedmlh.tuning.results import MIB, find_best, find_front, rank
-from fedmlh.tuning.search import FINISHED, OPEN, OVER, STOPPED, Row, describe
+from fedmlh.tuning.search import FINISHED, REPEATED, Row, describe
 from fedmlh.tuning.space import IDENTITY, ONCE, Side
 
 #: Fewer trials say nothing of what mattered.
@@ -60,10 +61,11 @@ def write_page(rows: Sequence[Row], goal: Goal, target: Path) -> None:
     if best is None or best.config is None:
         raise ValueError("no trial has finished")
     sides = {side.name: side for side in goal.sides}
+    said, rows = _tell_how(rows, goal), [row for row in rows if row.state != REPEATED]
     page = _PAGE.substitute(
         title=escape_html(f"fedmlh tune: {goal.dataset.name}"),
         lead=escape_html(_tell_best(rows, best)),
-        note=escape_html(_tell_how(rows, goal)),
+        note=escape_html(said),
         table=_list_best(rows, best, sides),
         key=_explain_colours(rows),
         scatter=_draw_bytes(rows, best),
@@ -86,8 +88,8 @@ def _tell_best(rows: Sequence[Row], best: Row) -> str:
 
 
 def _tell_how(rows: Sequence[Row], goal: Goal) -> str:
-    counts = {state: sum(row.state == state for row in rows) for state in (FINISHED, STOPPED, OVER, OPEN)}
-    named = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    counts = Counter(row.state for row in rows)
+    named = ", ".join(f"{count} {state}" for state, count in counts.items())
     limit = goal.wish.bytes_per_round
     return (
         f"{len(rows)} trials: {named}. Models of at most {goal.budget / MIB:,.2f} MiB"

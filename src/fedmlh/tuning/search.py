@@ -27,10 +27,13 @@ from fedmlh.tuning.space import ROUNDS, Knob, Side, draw
 from fedmlh.tuning.workers import Order
 
 FINISHED, STOPPED, OVER, FAILED, OPEN = "finished", "stopped early", "over the limit", "failed", "cut off"
-#: Until so many trials of a side have ended, about half of a trial's knobs are as usual and the others random.
-_RANDOM = 10
+REPEATED = "repeated"
+#: Until so many trials of a side have ended, knobs are as usual, but for about this share of them, which are random.
+_RANDOM, _CHANGED = 10, 0.25
 #: Of so many trials that were drawn, at most one is trained: the budget then leaves next to nothing to search.
 _MOST_DRAWN = 20
+#: What is measured of a trial, but for its score.
+_FIGURES = ("precision", "rounds", "bytes_up", "bytes_down", "seconds")
 #: What a trial leaves in its folder once it has ended.
 _KEPT = ("config.toml", "metrics.jsonl")
 
@@ -85,7 +88,7 @@ class Seeded(optuna.samplers.BaseSampler):
         usual = self.knobs[param_name].usual
         rng = generator(self.seed, f"tune {self.side.name} {param_name}", trial.number)
         ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        if trial.number == 0 or (rng.random() < 0.5 and len(ended) < _RANDOM):
+        if trial.number == 0 or (rng.random() >= _CHANGED and len(ended) < _RANDOM):
             return usual
         sampler = optuna.samplers.TPESampler(
             seed=int(rng.integers(2**31)), multivariate=False, n_startup_trials=_RANDOM
@@ -140,7 +143,7 @@ class Search:
                 direction="maximize",
                 sampler=Seeded(goal.wish.seed, side),
                 pruner=optuna.pruners.MedianPruner(
-                    n_startup_trials=4, n_warmup_steps=max(1, side.start.rounds // 8), n_min_trials=3
+                    n_startup_trials=3, n_warmup_steps=max(1, side.start.rounds // 8), n_min_trials=2
                 ),
                 load_if_exists=True,
             )
@@ -227,6 +230,8 @@ class Search:
         except UserError as problem:
             self._end(side, trial, OVER, reason=str(problem))
             return None
+        if self._repeat(side, trial, config):
+            return None
         name = f"{side.name}-{trial.number:03d}"
         order = Order(name, config, self.out / "trials" / name)
         self._live[name] = (side, trial)
@@ -236,6 +241,17 @@ class Search:
                 self.close(order, False)
                 return None
         return order
+
+    def _repeat(self, side: Side, trial: Any, config: Config) -> bool:
+        """End a trial with the figures of an earlier one of the same settings, if there is one."""
+        for other in self.studies[side.name].get_trials(deepcopy=False)[: trial.number]:
+            row = self._row(side, other)
+            if row.state in (FINISHED, STOPPED) and row.config == config:
+                figures = {name: getattr(row, name) for name in _FIGURES}
+                again = {"reason": f"the same as {row.name}", "score": other.values[0] if other.values else None}
+                self._end(side, trial, REPEATED, **figures, **again)
+                return True
+        return False
 
     def _catch_up(self, order: Order, trial: Any) -> None:
         """Report the rounds that have not been, and judge each once."""
@@ -260,7 +276,7 @@ class Search:
         score = figures.pop("score", None)
         study = self.studies[side.name]
         trial.set_user_attr("end", {"state": state, **figures})
-        if state == FINISHED:
+        if score is not None and state in (FINISHED, REPEATED):
             study.tell(trial, score)
         else:
             study.tell(trial, state=TrialState.FAIL if state == FAILED else TrialState.PRUNED)
@@ -281,7 +297,7 @@ class Search:
         """Return how many trials of a side are or were trained, and how many were drawn."""
         trials = self.studies[name].get_trials(deepcopy=False)
         ends = [trial.user_attrs.get("end", {}) for trial in trials]
-        unseen = sum(end.get("state") == OVER and "rounds" not in end for end in ends)
+        unseen = sum(end.get("state") == REPEATED or (end.get("state") == OVER and "rounds" not in end) for end in ends)
         return len(trials) - unseen, len(trials)
 
     def _tidy(self, name: str) -> None:
