@@ -30,8 +30,8 @@ FINISHED, STOPPED, OVER, FAILED, OPEN = "finished", "stopped early", "over the l
 REPEATED = "repeated"
 #: Until so many trials of a side have ended, knobs are as usual, but for about this share of them, which are random.
 _RANDOM, _CHANGED = 10, 0.25
-#: Of so many trials that were drawn, at most one is trained: the budget then leaves next to nothing to search.
-_MOST_DRAWN = 20
+#: A search ends once so many times the wanted trials were drawn: then there is next to nothing left to try.
+_MOST_DRAWN = 10
 #: What is measured of a trial, but for its score.
 _FIGURES = ("precision", "rounds", "bytes_up", "bytes_down", "seconds")
 #: What a trial leaves in its folder once it has ended.
