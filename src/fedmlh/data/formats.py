@@ -94,9 +94,7 @@ def _load(
 
 def load_training(path: Path | str, data_format: str = "auto") -> Split:
     """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
-    raw = read_raw(_leave_out_test(recognise(Path(path), data_format)))
-    points = TextFeatures.hashing().transform(raw.train.points) if raw.is_text else raw.train.points
-    return Split(points, raw.train.Y, raw.train.excluded, raw.train.sites)
+    return load(path, data_format=data_format, training_only=True).train
 
 
 def _leave_out_test(layout: Layout) -> Layout:
