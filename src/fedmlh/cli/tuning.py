@@ -188,7 +188,7 @@ def _print_best(rows: list["Row"], out: Path, data: Path) -> None:
     table = Table("validation", *(f"P@{k}" for k in ks), "mean", "MiB", "rounds")
     for row in shown:
         values = [f"{100 * value:.1f}" for value in (*(row.precision or {}).values(), row.score or 0.0)]
-        name = f"{row.name}, by the rules" if row.number == 0 else row.name
+        name = f"{row.name}, the preset" if row.number == 0 else row.name
         table.add_row(name, *values, f"{row.bytes_total / MIB:,.2f}", str(row.rounds))
     console.print(table)
     console.print(f"page: {out / 'tune.html'}", soft_wrap=True)

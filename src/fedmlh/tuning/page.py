@@ -79,11 +79,11 @@ def write_page(rows: Sequence[Row], goal: Goal, target: Path) -> None:
 def _tell_best(rows: Sequence[Row], best: Row) -> str:
     """Set the best trial beside the first of each side."""
     said = f"Best: trial {best.name}, mean of P@k {_percent(best.score)} on validation."
-    for row in rows:
-        if row.number == 0 and row.state == FINISHED and row is not best:
-            said += f" What the rules take ({row.name}): {_percent(row.score)}."
-        elif row is best and row.number == 0:
-            said += " That is what the rules take: no trial was better."
+    if best.number == 0:
+        said += " It is what the preset takes: no trial was better."
+    presets = [row for row in rows if row.number == 0 and row.state == FINISHED and row is not best]
+    if presets:
+        said += f" Presets: {', '.join(f'{row.name} {_percent(row.score)}' for row in presets)}."
     return said
 
 
@@ -136,7 +136,7 @@ def _tell_settings(row: Row, side: Side) -> str:
         features = "all features" if config.feature_map == "none" else f"{config.feature_dim:,} features"
         said.append(f"{features}, hidden {'·'.join(map(str, config.hidden_sizes))}, step {config.learning_rate:g}")
     if row.number == 0:
-        return ", ".join([*said, "the rest by the rules"])
+        return ", ".join([*said, "the preset"])
     usual = {knob.name: knob.usual for knob in side.knobs}
     hidden = {"labels", "tables", "buckets", "step"} | (set() if row.side == ONCE else {"features"})
     others = [(name, value) for name, value in row.values.items() if name not in hidden and value != usual[name]]
