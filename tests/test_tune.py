@@ -10,18 +10,18 @@ import pytest
 
 import fedmlh
 from fedmlh import cli
+from fedmlh.choices import settle
 from fedmlh.config import Config
 from fedmlh.data.convert import write
 from fedmlh.data.formats import load
 from fedmlh.data.synthetic import synthesize
 from fedmlh.errors import UserError
-from fedmlh.sizing import choose_sizes
 from fedmlh.tuning.goal import Goal, Wish
 from fedmlh.tuning.results import find_front
 from fedmlh.tuning.search import FINISHED, Row
 from fedmlh.tuning.space import HASHED, IDENTITY, draw
 
-QUICK = ("--rounds", 3, "--clients", 3, "--budget", "40KiB", "--device", "cpu")
+QUICK = ("--rounds", 3, "--clients", 3, "--budget", "60KiB", "--device", "cpu")
 
 
 def call(*arguments: object) -> int:
@@ -46,7 +46,7 @@ def read_trials(out: Path) -> list[dict[str, str]]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set whose test part nobody can read."""
     folder = tmp_path_factory.mktemp("tune") / "data"
-    write(synthesize(num_points=200, num_features=60, num_labels=40, seed=1), folder, "npz")
+    write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     for name in ("X.tst.npz", "Y.tst.npz"):
         (folder / name).write_bytes(b"\xff nothing that anybody could read")
     return folder
@@ -56,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with a test part."""
     folder = tmp_path_factory.mktemp("whole") / "data"
-    write(synthesize(num_points=200, num_features=60, num_labels=40, seed=1), folder, "npz")
+    write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     return folder
 
 
@@ -71,30 +71,24 @@ def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("labels", ["both", "identity", "hashed"])
-def test_usual_values_stand_for_what_the_presets_take(whole: Path, labels: str) -> None:
+def test_usual_values_stand_for_what_the_preset_takes(whole: Path, labels: str) -> None:
     dataset = load(whole)
-    sizes = (dataset.num_features, dataset.num_labels)
     rounds, once = Goal.of(Wish(labels=labels, budget=60_000), dataset, str(whole)).sides
     for side in (rounds, once):
         assert side.build(draw(side, lambda knob: knob.usual)) == side.start
-    expected = Config.load("recommended").replace(
-        data=str(whole),
-        name="tuned",
-        budget_mib=60_000 / 2**20,
-        algorithm="fedavg" if labels == "identity" else "fedmlh",
-    )
-    assert rounds.start == choose_sizes(expected, *sizes)[0]
+    preset = Config.load("recommended").replace(data=str(whole), name="tuned", budget_mib=60_000 / 2**20)
+    algorithm = "fedavg" if labels == "identity" else "fedmlh"
+    assert rounds.start == settle(preset.replace(training="rounds", correct=0, algorithm=algorithm), dataset)[0]
     if labels != "hashed":
-        expected = Config.load("one-round").replace(data=str(whole), name="tuned")
-        assert once.start == choose_sizes(expected, *sizes)[0]
+        assert once.start == settle(preset.replace(training="one-round"), dataset)[0]
 
 
 def test_the_first_trials_are_the_defaults(found: Path, whole: Path, tmp_path: Path) -> None:
     trials = {row["trial"]: row for row in read_trials(found)}
-    common = ("--data", whole, "--set", "num_clients=3", "--set", "clients_per_round=3", "--device", "cpu")
-    budget = ("--set", f"budget_mib={40 / 1024}")
-    assert call("run", "recommended", *common, *budget, "--rounds", 3, "--out", tmp_path / "a") == 0
-    assert call("run", "one-round", *common, "--out", tmp_path / "b") == 0
+    common = ("--data", whole, "--set", "num_clients=3", "--set", f"budget_mib={60 / 1024}", "--device", "cpu")
+    once = ("--set", "correct=3")
+    assert call("run", "recommended", *common, "--set", "training=rounds", "--rounds", 3, "--out", tmp_path / "a") == 0
+    assert call("run", "recommended", *common, *once, "--out", tmp_path / "b") == 0  # which chooses one round
     for trial, run in (("rounds-000", "a"), ("one-round-000", "b")):
         summary = json.loads((tmp_path / run / "summary.json").read_text())
         for k, value in summary["validation"]["precision"].items():
@@ -116,7 +110,8 @@ def test_the_best_config_runs_and_scores_as_its_trial_did(found: Path, whole: Pa
 def test_there_are_as_many_trials_as_asked_for(found: Path) -> None:
     trials = read_trials(found)
     # Both sides and both kinds of labels are there, or the other tests say little.
-    assert len({(row["training"], row["label_map"] == "identity", row["algorithm"]) for row in trials}) == 4
+    kinds = {(row["training"], row["label_map"] == "identity", row["algorithm"]) for row in trials if row["training"]}
+    assert len(kinds) == 4
     assert len([row for row in trials if not row["reason"]]) == 14
     assert not [path for path in (found / "trials").rglob("*") if path.name in ("checkpoint", "model", "summary.json")]
 
@@ -127,12 +122,12 @@ def test_no_settings_are_trained_twice(data: Path, tmp_path: Path) -> None:
     assert call("tune", data, "--out", tmp_path / "out", *once, *fixed, *QUICK) == 0
     trials = read_trials(tmp_path / "out")
     first, *_ = trained = [row for row in trials if row["state"] == FINISHED]
-    assert [row["correct"] for row in trained] == ["0", "3"]  # there is nothing else to choose
+    assert [row["correct"] for row in trained] == ["3", "0"]  # there is nothing else to choose
     assert {row["ridge"] for row in trials} == {"1.0"}
     again = [row for row in trials if row["state"] == "repeated"]
     assert len(again) == len(trials) - 2 == 28
     for row in again:
-        same = first if row["correct"] == "0" else trained[1]
+        same = first if row["correct"] == "3" else trained[1]
         assert row["reason"] == f"the same as {same['trial']}"
         assert row["mean_precision"] == same["mean_precision"]
     assert {path.name for path in (tmp_path / "out/trials").iterdir()} == {row["trial"] for row in trained}
@@ -156,7 +151,7 @@ def test_more_trials_later_are_the_same_as_all_at_once(found: Path, data: Path, 
 
 
 def test_limits_hold_for_every_finished_trial(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    limit, budget = 40_000, 120 << 10
+    limit, budget = 60_000, 180 << 10
     quick = ("--trials", 8, *QUICK, "--budget", budget, "--set", "local_epochs=1")
     assert (
         call("tune", data, "--out", tmp_path / "out", *quick, "--training", "one-round", "--bytes-per-round", 2000) == 2

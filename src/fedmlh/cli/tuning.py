@@ -33,7 +33,7 @@ def tune(
         float | None, typer.Option(min=0.01, help="no round begins later than that; --resume goes on")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it 400 bytes per label, 1 to 48 MiB")
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 2 to 48 MiB")
     ] = None,
     bytes_per_round: Annotated[
         str | None, typer.Option(help="most that all clients of a round send and are sent, encoded, e.g. 5MiB")
@@ -45,14 +45,14 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="trials at a time, each in a process of its own")] = 1,
     device: DeviceOption = None,
     start: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="first trial; without it recommended and one-round")
+        str | None, typer.Option(metavar="CONFIG", help="first trial; without it recommended, trained either way")
     ] = None,
     settings: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
 ) -> None:
     """Search the settings that suit your data, judged on validation points alone.
 
-    The first trial of each side is what its preset takes. Trials that fall
+    The first trial of each side is what recommended takes. Trials that fall
     behind are stopped early. best.toml is for fedmlh run; trials.csv and
     tune.html say what was tried.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedmlh.choices import settle_clients
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.engines.device import pick_device
@@ -13,11 +14,10 @@ from fedmlh.errors import UserError
 from fedmlh.federated.task import TRAINING, Task
 from fedmlh.oneround.forecast import Occurrences, forecast
 from fedmlh.planning import weigh
-from fedmlh.sizing import choose_sizes, show_mib
+from fedmlh.sizing import Shape, choose_sizes, show_mib
 from fedmlh.tuning.space import (
     HASHED,
     IDENTITY,
-    MOST_CORRECT,
     ONCE,
     ROUNDS,
     Linear,
@@ -26,9 +26,10 @@ from fedmlh.tuning.space import (
     Side,
     check_settings,
     find_budget,
+    size_networks,
 )
 
-PRESETS = {ROUNDS: "recommended", ONCE: "one-round"}
+PRESET = "recommended"
 LABELS = {"hashed": (HASHED,), "identity": (IDENTITY,), "both": (HASHED, IDENTITY)}
 TRAININGS = {"rounds": (ROUNDS,), "one-round": (ONCE,), "both": (ROUNDS, ONCE)}
 #: What --set gives to the side of one round alone.
@@ -67,28 +68,31 @@ class Wish:
         for name in settings:
             if name in _CLOSED:
                 raise UserError(f"tune judges by the validation part of DATA alone: {name} cannot be set")
-        started = None if self.start is None else Config.load(self.start)
-        if started is not None and started.training not in TRAININGS[self.training]:
+        started = Config.load(PRESET if self.start is None else self.start)
+        if started.selection == "paper":
+            raise UserError(f"{self.start} selects on the test part, which tune never reads: choose another --start")
+        if started.training not in (*TRAININGS[self.training], "auto"):
             raise UserError(f"{self.start} trains in {started.training}, which --training leaves out")
         return {
             side: self._change(started, side, settings).replace(data=data, name="tuned")
             for side in TRAININGS[self.training]
         }
 
-    def _change(self, started: Config | None, side: str, settings: dict[str, Any]) -> Config:
-        config = started if started is not None and started.training == side else Config.load(PRESETS[side])
-        if config.selection == "paper":
-            raise UserError(f"{self.start} selects on the test part, which tune never reads: choose another --start")
-        changes: dict[str, Any] = {"test_every_round": False, "local_baseline": False, "seed": self.seed}
+    def _change(self, started: Config, side: str, settings: dict[str, Any]) -> Config:
+        config = started if started.training in (side, "auto") else Config.load(PRESET)
+        changes: dict[str, Any] = {"training": side, "test_every_round": False, "local_baseline": False}
+        changes |= {"seed": self.seed}
         changes |= {name: value for name, value in settings.items() if side == ONCE or name not in _ONCE_ONLY}
         flags = {"device": self.device, "num_clients": self.clients, "clients_per_round": self.clients_per_round}
+        changes |= {name: value for name, value in (flags | {"rounds": self.rounds}).items() if value is not None}
         if side == ROUNDS:
-            flags["rounds"] = self.rounds
-        changes |= {name: value for name, value in flags.items() if value is not None}
-        clients = changes.get("num_clients", config.num_clients)
+            changes["correct"] = 0
+        elif self.rounds is not None:
+            changes.setdefault("correct", min(config.correct, self.rounds))
+        clients = changes.get("num_clients", 0)
         # Of few clients all are sampled, unless the user says how many.
-        if isinstance(clients, int):
-            changes.setdefault("clients_per_round", min(config.clients_per_round, max(1, clients)))
+        if isinstance(clients, int) and 0 < clients < config.clients_per_round:
+            changes.setdefault("clients_per_round", clients)
         config = config.replace(**changes)
         if config.validation_fraction == 0:
             raise UserError("tune judges by validation points: set a validation_fraction above 0")
@@ -109,27 +113,31 @@ class Goal:
     @classmethod
     def of(cls, wish: Wish, dataset: Dataset, data: str) -> "Goal":
         """Set up the sides that the user asks for, as far as they fit into the budget."""
-        configs, notes = wish.configs(data), []
+        shape, notes = Shape.of(dataset.train), []
+        configs = {side: settle_clients(config, dataset)[0] for side, config in wish.configs(data).items()}
         partitions = {config.partition for config in configs.values()}
         if len(partitions) > 1:
             named = ", ".join(f"{side}: {config.partition}" for side, config in configs.items())
             notes.append(f"clients hold other points on each side ({named}): --set partition=iid makes them alike")
         fixed = [name for name, _ in wish.settings]
-        sizes = (dataset.num_features, dataset.num_labels)
         first = next(iter(configs.values()))
-        budget = find_budget(first, *sizes) if wish.budget is None else wish.budget
+        budget = find_budget(first, shape) if wish.budget is None else wish.budget
         sides: list[Side] = []
         labels = LABELS[wish.labels]
         if ROUNDS in configs:
             config = configs[ROUNDS]
-            budget = _keep_within(config, dataset, budget, labels[0], wish.bytes_per_round)
-            kinds = labels if config.sizes == "given" else _find_kinds(config, dataset, labels, budget, notes)
-            sides.append(Networks.of(config, *sizes, kinds, budget, fixed))
+            budget = _keep_within(config, shape, budget, labels[0], wish.bytes_per_round)
+            kinds = labels if config.sizes == "given" else _find_kinds(config, shape, labels, budget, notes)
+            sides.append(Networks.of(config, shape, kinds, budget, fixed))
         if ONCE in configs:
             config = configs[ONCE]
-            slots = _foresee_once(Occurrences.of(dataset.train.X, dataset.train.Y), config, sizes).slots
-            rounds = MOST_CORRECT if wish.rounds is None else min(MOST_CORRECT, wish.rounds)
-            sides.append(Linear.of(config, *sizes, labels, budget, fixed, slots, rounds))
+            if wish.budget is not None:
+                config = config.replace(budget_mib=wish.budget / 2**20)
+            chosen, _ = choose_sizes(config, shape)
+            if wish.bytes_per_round is not None:  # also of the networks beside it
+                config = config.replace(budget_mib=min(chosen.budget_mib, budget / 2**20))
+            slots = _foresee_once(Occurrences.of(dataset.train.X, dataset.train.Y), config, shape).slots
+            sides.append(Linear.of(config, shape, labels, fixed, slots))
         goal = cls(wish, dataset, data, tuple(notes), tuple(sides), budget)
         for side in sides:
             try:
@@ -172,30 +180,28 @@ class Goal:
             costs = weigh(config, dataset.num_labels, dataset.num_features, len(dataset.train), None)
             least = float(costs.bytes_up + costs.bytes_down)
         else:
-            costs = _foresee_once(self.occurrences, config, (dataset.num_features, dataset.num_labels))
+            costs = _foresee_once(self.occurrences, config, Shape.of(dataset.train))
             least = (costs.bytes_up + costs.bytes_down) / _SURE
         if least > limit:
             raise NoRoom(f"a round would send {show_mib(round(least))}, more than {show_mib(limit)}")
 
 
-def _foresee_once(occurrences: Occurrences, config: Config, sizes: tuple[int, int]) -> Any:
-    chosen, _ = choose_sizes(config, *sizes)
-    return forecast(occurrences, config, Task(chosen, *sizes), pick_device(config.device))
+def _foresee_once(occurrences: Occurrences, config: Config, shape: Shape) -> Any:
+    chosen, _ = choose_sizes(config, shape)
+    return forecast(occurrences, config, Task(chosen, shape.features, shape.labels), pick_device(config.device))
 
 
-def _keep_within(config: Config, dataset: Dataset, budget: int, labels: str, limit: int | None) -> int:
+def _keep_within(config: Config, shape: Shape, budget: int, labels: str, limit: int | None) -> int:
     """Return a model's bytes of which a round sends no more than the limit."""
     if limit is None or config.sizes == "given":
         return budget
-    sizes = (dataset.num_features, dataset.num_labels)
     for _ in range(8):
         # Headers apart, the bytes of a round are a multiple of the model's.
-        trial = config.replace(budget_mib=budget / 2**20, algorithm="fedavg" if labels == IDENTITY else "fedmlh")
         try:
-            start, _ = choose_sizes(trial, *sizes)
+            start = size_networks(config, shape, labels, budget)
         except UserError as problem:
             raise UserError(f"--bytes-per-round {show_mib(limit)} is too little for networks: {problem}") from None
-        costs = weigh(start, dataset.num_labels, dataset.num_features, len(dataset.train), None)
+        costs = weigh(start, shape.labels, shape.features, shape.points, None)
         cost = costs.bytes_up + costs.bytes_down
         if cost <= limit:
             break
@@ -203,17 +209,12 @@ def _keep_within(config: Config, dataset: Dataset, budget: int, labels: str, lim
     return budget
 
 
-def _find_kinds(
-    config: Config, dataset: Dataset, labels: Sequence[str], budget: int, notes: list[str]
-) -> tuple[str, ...]:
+def _find_kinds(config: Config, shape: Shape, labels: Sequence[str], budget: int, notes: list[str]) -> tuple[str, ...]:
     """Return the kinds of labels for which there is a network within the budget."""
     kinds = []
     for kind in labels:
-        algorithm = "fedavg" if kind == IDENTITY else "fedmlh"
         try:
-            choose_sizes(
-                config.replace(budget_mib=budget / 2**20, algorithm=algorithm), dataset.num_features, dataset.num_labels
-            )
+            size_networks(config, shape, kind, budget)
         except UserError as problem:
             if len(labels) == 1 or kind == HASHED:
                 raise

@@ -81,7 +81,7 @@ def _list_settings(config: Config | None) -> list[Any]:
     if config is None:
         return [""] * len(names)
     idle = {*(_NETWORKS if config.training == "one-round" else _LINEAR)}
-    if config.algorithm == "fedavg" or config.label_map == "identity":
+    if config.algorithm == "fedavg" or (config.training == "one-round" and config.label_map == "identity"):
         idle |= {"num_tables", "num_buckets"}
     values = ["" if name in idle else getattr(config, name) for name in names]
     return [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]

@@ -88,7 +88,9 @@ class Seeded(optuna.samplers.BaseSampler):
         usual = self.knobs[param_name].usual
         rng = generator(self.seed, f"tune {self.side.name} {param_name}", trial.number)
         ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        if trial.number == 0 or (rng.random() >= _CHANGED and len(ended) < _RANDOM):
+        # Both kinds of labels get their chance.
+        changed = 1.0 if param_name == "labels" else _CHANGED
+        if trial.number == 0 or (rng.random() >= changed and len(ended) < _RANDOM):
             return usual
         sampler = optuna.samplers.TPESampler(
             seed=int(rng.integers(2**31)), multivariate=False, n_startup_trials=_RANDOM

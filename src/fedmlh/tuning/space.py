@@ -13,14 +13,15 @@ from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.sizing import (
+    FEWEST_BUCKETS,
     FEWEST_INPUTS,
     NARROWEST,
+    RULE,
     WIDEST,
+    Shape,
     choose_sizes,
-    default_budget,
     fit_width,
     numbers_within,
-    suggest_rate,
 )
 
 ROUNDS, ONCE = "rounds", "one-round"
@@ -44,9 +45,6 @@ _DECIDED = {
     "budget_mib": "--budget",
     "seed": "--seed",
 }
-#: Networks beside the linear model of one round are trained for so many rounds at most.
-MOST_CORRECT = 20
-_FEWEST_BUCKETS = 32
 
 
 class NoRoom(UserError):
@@ -115,41 +113,30 @@ class Networks:
     config: Config  # sizes may be open
     start: Config
     knobs: tuple[Knob, ...]
-    num_features: int
-    num_labels: int
+    shape: Shape
     budget: int
     name: str = ROUNDS
 
     @classmethod
-    def of(
-        cls,
-        config: Config,
-        num_features: int,
-        num_labels: int,
-        labels: Sequence[str],
-        budget: int,
-        fixed: Sequence[str],
-    ) -> "Networks":
+    def of(cls, config: Config, shape: Shape, labels: Sequence[str], budget: int, fixed: Sequence[str]) -> "Networks":
         """Set up the search around a config; settings named in `fixed` stay as they are."""
-        start = _size_networks(config, num_features, num_labels, labels[0], budget)
-        own = HASHED if start.algorithm == "fedmlh" and start.label_map != "identity" else IDENTITY
+        start = size_networks(config, shape, labels[0], budget)
+        own = HASHED if start.algorithm == "fedmlh" else IDENTITY
         if own not in labels:
             raise UserError(f"{config.name} has {own} labels, which --labels leaves out: choose another --start")
-        knobs = [Knob("labels", own, tuple(labels))]
-        root = math.sqrt(num_labels)
+        root = math.sqrt(shape.labels)
         most = min(24.0, root)
-        wanted = start.num_buckets / root
-        knobs += [
+        knobs = [
+            Knob("labels", own, tuple(labels)),
             _span("tables", start.num_tables, 2, 32, log=True, whole=True, labels=HASHED),
-            _span("buckets", wanted, min(1.5, most), most, log=True, labels=HASHED),
+            _span("buckets", start.num_buckets / root, min(1.5, most), most, log=True, labels=HASHED),
         ]
         if config.feature_map != "none":
-            share = 1.0 if start.feature_map == "none" else start.feature_dim / num_features
-            least = max(min(1.0, FEWEST_INPUTS / num_features), min(share, 1.0) / 8)
+            share = 1.0 if start.feature_map == "none" else start.feature_dim / shape.features
+            least = max(min(1.0, FEWEST_INPUTS / shape.features), min(share, 1.0) / 8)
             knobs.append(_span("features", share, least, 1.25, log=True))
-        width = start.hidden_sizes[0]
         knobs += [
-            _span("step", start.learning_rate / suggest_rate(width), 1 / 3, 3.0, log=True),
+            _span("step", start.learning_rate / _find_rate(start, shape), 1 / 3, 3.0, log=True),
             _span("learning_rate_decay", start.learning_rate_decay, 0.88, 1.0),
         ]
         if start.loss.startswith("balanced"):
@@ -161,34 +148,31 @@ class Networks:
             _span("batch_size", start.batch_size, 32, 256, log=True, whole=True),
             _span("local_epochs", start.local_epochs, 2, 8, log=True, whole=True),
         ]
-        return cls(config, start, _leave_out(knobs, fixed), num_features, num_labels, budget)
+        return cls(config, start, _leave_out(knobs, fixed), shape, budget)
 
     def build(self, values: dict[str, Any]) -> Config:
         """Return the config that values stand for: a hidden layer as wide as the budget leaves."""
-        tables, outputs, algorithm = 1, self.num_labels, "fedavg"
-        sizes: dict[str, Any] = {}
+        tables, outputs = 1, self.shape.labels
+        changes: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
+        changes |= {"algorithm": "fedavg", "label_map": self.config.label_map}
         if values["labels"] == HASHED:
-            tables, algorithm = values["tables"], "fedmlh"
-            outputs = _count_buckets(values["buckets"], self.num_labels)
-            sizes = {"num_tables": tables, "num_buckets": outputs}
-            if self.start.label_map == "identity":
-                sizes["label_map"] = "murmur3"
-        share = values.get("features", 1.0)
-        inputs = self.num_features
+            tables, outputs = values["tables"], _count_buckets(values["buckets"], self.shape.labels)
+            changes |= {"algorithm": "fedmlh", "num_tables": tables, "num_buckets": outputs}
+            # Hashing into as many buckets as there are labels would only let some of them collide.
+            if outputs == self.shape.labels and self.config.label_key == "id":
+                changes["label_map"] = "identity"
+            elif self.config.label_map == "identity":
+                changes["label_map"] = "murmur3"
+        inputs, share = self.shape.features, values.get("features", 1.0)
         if share < 1:
             inputs = min(inputs, max(min(FEWEST_INPUTS, inputs), round(share * inputs)))
         width = min(WIDEST, fit_width(numbers_within(self.budget, tables), inputs, outputs))
         if width < NARROWEST:
             raise NoRoom(f"the budget leaves a hidden layer of {max(0, width)}")
-        return self.start.replace(
-            **{name: values[name] for name in _PLAIN if name in values},
-            **sizes,
-            algorithm=algorithm,
-            feature_map="none" if inputs == self.num_features else self.config.feature_map,
-            feature_dim=inputs,
-            hidden_sizes=(width,),
-            learning_rate=float(f"{suggest_rate(width) * values.get('step', 1.0):.4g}"),
-        )
+        changes["feature_map"] = "none" if inputs == self.shape.features else self.config.feature_map
+        built = self.start.replace(**changes, feature_dim=inputs, hidden_sizes=(width,))
+        rate = _find_rate(built, self.shape) * values.get("step", 1.0)
+        return built.replace(learning_rate=float(f"{rate:.4g}"))
 
 
 @dataclass(frozen=True)
@@ -197,37 +181,26 @@ class Linear:
 
     start: Config
     knobs: tuple[Knob, ...]
-    num_features: int
-    num_labels: int
-    budget: int
+    shape: Shape
     name: str = ONCE
 
     @classmethod
     def of(
-        cls,
-        config: Config,
-        num_features: int,
-        num_labels: int,
-        labels: Sequence[str],
-        budget: int,
-        fixed: Sequence[str],
-        usual_slots: int,
-        correct: int,
+        cls, config: Config, shape: Shape, labels: Sequence[str], fixed: Sequence[str], usual_slots: int
     ) -> "Linear":
         """Set up the search around a config, which would give features so many slots."""
-        start, _ = choose_sizes(config, num_features, num_labels)
+        start, _ = choose_sizes(config, shape)
         own = IDENTITY if start.label_map == "identity" else HASHED
         if own not in labels:
             (own,) = labels
             hashing = "murmur3" if config.label_map == "identity" else config.label_map
-            buckets = min(num_labels, max(_FEWEST_BUCKETS, min(5000, num_labels // 8)))
+            buckets = min(shape.labels, max(FEWEST_BUCKETS, min(5000, shape.labels // 8)))
             hashed = {"label_map": hashing, "num_tables": 8, "num_buckets": buckets}
             start = start.replace(**(hashed if own == HASHED else {"label_map": "identity"}))
-        if start.correct:
-            start = start.replace(budget_mib=budget / 2**20)
-        root, most = math.sqrt(num_labels), min(math.sqrt(num_labels), 5000 / math.sqrt(num_labels))
+        root = math.sqrt(shape.labels)
+        most = min(root, 5000 / root)
         wanted = start.num_buckets / root if own == HASHED else most / 2
-        share = usual_slots / num_features
+        share = usual_slots / shape.features
         # λ and the power are chosen for each trial unless a knob says otherwise: its values lie between those that are
         # tried then.
         knobs = [
@@ -237,9 +210,9 @@ class Linear:
             _span("features", share, share / 8, min(1.0, 2 * share), log=True),
             _pick("ridge", start.ridge, 0.0, 0.2, 0.5, 0.7, 1.5, 2.0, 5.0),
             _pick("count_power", start.count_power, -1.0, 0.0, 0.025, 0.075, 0.125, 0.175),
-            _pick("correct", start.correct, 0, start.correct or correct),
+            _pick("correct", start.correct, 0, start.correct or start.rounds),
         ]
-        return cls(start, _leave_out(knobs, fixed), num_features, num_labels, budget)
+        return cls(start, _leave_out(knobs, fixed), shape)
 
     def build(self, values: dict[str, Any]) -> Config:
         """Return the config that values stand for."""
@@ -250,13 +223,12 @@ class Linear:
             changes |= {
                 "label_map": "murmur3" if self.start.label_map == "identity" else self.start.label_map,
                 "num_tables": values["tables"],
-                "num_buckets": _count_buckets(values["buckets"], self.num_labels),
+                "num_buckets": _count_buckets(values["buckets"], self.shape.labels),
             }
         usual = {knob.name: knob.usual for knob in self.knobs}
         if values.get("features", usual.get("features")) != usual.get("features"):
-            changes["feature_slots"] = min(2**17, max(1, round(values["features"] * self.num_features)))
-        correct = changes.get("correct", self.start.correct)
-        return self.start.replace(**changes, budget_mib=self.budget / 2**20 if correct else 0.0)
+            changes["feature_slots"] = min(2**17, max(1, round(values["features"] * self.shape.features)))
+        return self.start.replace(**changes)
 
 
 def _leave_out(knobs: Sequence[Knob], fixed: Sequence[str]) -> tuple[Knob, ...]:
@@ -264,25 +236,31 @@ def _leave_out(knobs: Sequence[Knob], fixed: Sequence[str]) -> tuple[Knob, ...]:
     return tuple(knob for knob in knobs if knob.name not in names)
 
 
-def find_budget(config: Config, num_features: int, num_labels: int) -> int:
+def find_budget(config: Config, shape: Shape) -> int:
     """Return the bytes of a model where nobody set a limit: those of given sizes, else by the rule."""
     if config.sizes == "given" and config.training == ROUNDS:
-        return 4 * Task(config, num_features, num_labels).stack.num_parameters + 2**10
-    return int(config.budget_mib * 2**20) or default_budget(num_labels)
+        return 4 * Task(config, shape.features, shape.labels).stack.num_parameters + 2**10
+    return int(config.budget_mib * 2**20) or RULE.budget(shape)
 
 
-def _size_networks(config: Config, num_features: int, num_labels: int, labels: str, budget: int) -> Config:
+def size_networks(config: Config, shape: Shape, labels: str, budget: int) -> Config:
     """Return the config of the first trial."""
     if config.sizes == "given":
         return config
-    if labels == IDENTITY:
-        config = config.replace(algorithm="fedavg")
-    return choose_sizes(config.replace(budget_mib=budget / 2**20), num_features, num_labels)[0]
+    algorithm = "fedavg" if labels == IDENTITY else "fedmlh"
+    return choose_sizes(config.replace(algorithm=algorithm, budget_mib=budget / 2**20), shape)[0]
+
+
+def _find_rate(config: Config, shape: Shape) -> float:
+    """Return the step that the rule takes for these sizes."""
+    points = (shape.points or 1) / max(1, config.num_clients)
+    steps = max(1.0, points * config.local_epochs / config.batch_size)
+    return RULE.learning_rate(config.hidden_sizes[0], steps, alone=config.algorithm == "fedavg")
 
 
 def _count_buckets(root: float, num_labels: int) -> int:
     """Return B from a multiple of √p."""
-    return min(num_labels, max(min(num_labels, _FEWEST_BUCKETS), round(root * math.sqrt(num_labels))))
+    return min(num_labels, max(min(num_labels, FEWEST_BUCKETS), round(root * math.sqrt(num_labels))))
 
 
 def _span(name: str, usual: float, low: float, high: float, **options: Any) -> Knob:
