@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,flower,ray]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,flower,ray,tune]'
 	touch $@
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.txt

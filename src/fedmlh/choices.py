@@ -34,14 +34,14 @@ def list_open(config: Config) -> set[str]:
 
 def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
     """Return the config with all choices made, and a line per choice that says why."""
-    config, reasons = _settle_clients(config, dataset)
+    config, reasons = settle_clients(config, dataset)
     config, why = _settle_method(config, dataset)
     reasons += why
     config, why = choose_sizes(config, Shape.of(dataset.train))
     return config, [*reasons, *why]
 
 
-def _settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
+def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
     """Return who the clients are: the site folders that the data came in, or a simulated partition."""
     sites = count_sites(dataset.train.sites)
     partition = config.partition

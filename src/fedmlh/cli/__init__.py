@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedmlh.cli import data, federation, models, one_round, planning, reproduction, runs
+from fedmlh.cli import data, federation, models, one_round, planning, reproduction, runs, tuning
 from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, terminable
 from fedmlh.errors import UserError
 
@@ -42,6 +42,7 @@ app.command()(runs.replay)
 app.command("eval")(models.evaluate)
 app.command()(models.predict)
 app.command()(planning.plan)
+app.command()(tuning.tune)
 app.command("config")(planning.show_config)
 app.command()(runs.report)
 app.command()(reproduction.reproduce)

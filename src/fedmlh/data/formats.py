@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data import cache
@@ -39,17 +40,35 @@ READERS: dict[str, Callable[[Layout], RawFolder]] = {
 
 
 def load(
-    path: Path | str, *, data_format: str = "auto", text_features: str = "hashing", text_dim: int = DEFAULT_DIM
+    path: Path | str,
+    *,
+    data_format: str = "auto",
+    text_features: str = "hashing",
+    text_dim: int = DEFAULT_DIM,
+    training_only: bool = False,
 ) -> Dataset:
-    """The data set in a folder, recognised by its files; text becomes features the given way."""
+    """The data set in a folder, recognised by its files; text becomes features the given way.
+
+    With `training_only` no file of the test part is opened: the first training point stands in its place.
+    """
     if text_features not in KINDS:
         raise UserError(f"text features {text_features!r} should be one of {', '.join(KINDS)}")
     hashing = TextFeatures.hashing(text_dim)
     layout = recognise(Path(path), data_format)
+    settings: dict[str, str | int] = {}
+    if training_only:
+        layout, settings["part"] = _leave_out_test(layout), "training"
+    dataset = _load(layout, settings, text_features, text_dim, hashing)
+    return replace(dataset, test=dataset.train.take(np.zeros(1, np.int64))) if training_only else dataset
+
+
+def _load(
+    layout: Layout, settings: dict[str, str | int], text_features: str, text_dim: int, hashing: TextFeatures
+) -> Dataset:
+    """The data set of a recognised folder, from the cache where it is there."""
     if layout.kinds == {"npz"}:
         return read(layout, text_features, hashing)
 
-    settings: dict[str, str | int] = {}
     if layout.kinds & {"jsonl", "lf"}:
         settings["text_features"] = text_features
         if text_features == "hashing":
@@ -75,9 +94,7 @@ def load(
 
 def load_training(path: Path | str, data_format: str = "auto") -> Split:
     """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
-    raw = read_raw(_leave_out_test(recognise(Path(path), data_format)))
-    points = TextFeatures.hashing().transform(raw.train.points) if raw.is_text else raw.train.points
-    return Split(points, raw.train.Y, raw.train.excluded, raw.train.sites)
+    return load(path, data_format=data_format, training_only=True).train
 
 
 def _leave_out_test(layout: Layout) -> Layout:

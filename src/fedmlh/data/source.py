@@ -6,14 +6,18 @@ from fedmlh.data.formats import load
 from fedmlh.data.synthetic import synthesize
 
 
-def open_dataset(config: Config) -> Dataset:
-    """The data set of a config; the built-in one is the same for every seed of a run."""
+def open_dataset(config: Config, *, training_only: bool = False) -> Dataset:
+    """The data set of a config; the built-in one is the same for every seed of a run.
+
+    With `training_only` no file of the test part is opened, and one training point stands in its place.
+    """
     if config.data:
         return load(
             config.data,
             data_format=config.data_format,
             text_features=config.text_features,
             text_dim=config.text_dim,
+            training_only=training_only,
         )
     return synthesize(
         num_points=config.synthetic_points,

@@ -130,7 +130,8 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         raise UserError(f"num_clients is {clients:,}, but there are only {trained:,} points to train on: use fewer")
     outputs = task.num_tables * task.num_outputs
     occurring = int(np.count_nonzero(occurrences.features))
-    slots = min(choose_slots(occurrences.features, points, outputs) or occurring, occurring)
+    limit = config.feature_slots or choose_slots(occurrences.features, points, outputs)
+    slots = min(limit or occurring, occurring)
     share = trained / points / clients
     every, pairs = estimate_sums(occurrences, slots, 1.0, config.point_bits)
     one, _ = estimate_sums(occurrences, slots, share, config.point_bits)

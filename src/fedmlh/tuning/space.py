@@ -1,0 +1,273 @@
+"""What a search may change: the knobs of networks and of the linear model of one round, and the configs they stand for.
+
+Knobs stand around what the rules of `recommended` and `one-round` would take, so that the same ranges suit data of any
+size. The width of a network is no knob: it is what the byte budget leaves.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+from fedmlh.federated.task import Task
+from fedmlh.sizing import (
+    FEWEST_BUCKETS,
+    FEWEST_INPUTS,
+    NARROWEST,
+    RULE,
+    WIDEST,
+    Shape,
+    choose_sizes,
+    fit_width,
+    numbers_within,
+)
+
+ROUNDS, ONCE = "rounds", "one-round"
+IDENTITY, HASHED = "identity", "hashed"
+#: Knobs that are settings of the same name, on either side.
+_PLAIN = (
+    *("learning_rate_decay", "loss_tau", "model_average", "output_bias", "batch_size", "local_epochs"),
+    *("ridge", "count_power", "correct"),
+)
+#: Settings that knobs of another name decide, and what to use instead of --set.
+_DECIDED = {
+    "algorithm": "--labels",
+    "label_map": "--labels",
+    "training": "--training",
+    "num_tables": "--start",
+    "num_buckets": "--start",
+    "feature_dim": "--start",
+    "hidden_sizes": "--start",
+    "sizes": "--start",
+    "learning_rate": "--start",
+    "budget_mib": "--budget",
+    "seed": "--seed",
+}
+
+
+class NoRoom(UserError):
+    """The budget leaves no network worth training."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One thing to choose: one of some options, or a number within bounds."""
+
+    name: str
+    #: What the rules take: the value of the first trial.
+    usual: Any
+    options: tuple[Any, ...] = ()
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    whole: bool = False
+    #: Of these labels alone.
+    labels: str = ""
+
+
+#: Returns a value for a knob.
+Pick = Callable[[Knob], Any]
+
+
+class Side(Protocol):
+    """One way of training, with its knobs."""
+
+    @property
+    def name(self) -> str:
+        """What its trials are called."""
+
+    @property
+    def start(self) -> Config:
+        """The config of the first trial, its sizes chosen."""
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What to choose."""
+
+    def build(self, values: dict[str, Any]) -> Config:
+        """Return the config that values stand for, or raise NoRoom."""
+
+
+def draw(side: Side, pick: Pick) -> dict[str, Any]:
+    """Ask for a value of every knob that has an effect with the labels picked first."""
+    values: dict[str, Any] = {}
+    for knob in side.knobs:
+        if knob.labels in ("", values.get("labels")):
+            values[knob.name] = pick(knob)
+    return values
+
+
+def check_settings(names: Sequence[str]) -> None:
+    """Refuse settings that the search itself decides."""
+    for name in names:
+        if name in _DECIDED:
+            raise UserError(f"tune decides {name} itself, so it cannot be set: use {_DECIDED[name]} instead")
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks that are trained in rounds."""
+
+    config: Config  # sizes may be open
+    start: Config
+    knobs: tuple[Knob, ...]
+    shape: Shape
+    budget: int
+    name: str = ROUNDS
+
+    @classmethod
+    def of(cls, config: Config, shape: Shape, labels: Sequence[str], budget: int, fixed: Sequence[str]) -> "Networks":
+        """Set up the search around a config; settings named in `fixed` stay as they are."""
+        start = size_networks(config, shape, labels[0], budget)
+        own = HASHED if start.algorithm == "fedmlh" else IDENTITY
+        if own not in labels:
+            raise UserError(f"{config.name} has {own} labels, which --labels leaves out: choose another --start")
+        root = math.sqrt(shape.labels)
+        most = min(24.0, root)
+        knobs = [
+            Knob("labels", own, tuple(labels)),
+            _span("tables", start.num_tables, 2, 32, log=True, whole=True, labels=HASHED),
+            _span("buckets", start.num_buckets / root, min(1.5, most), most, log=True, labels=HASHED),
+        ]
+        if config.feature_map != "none":
+            share = 1.0 if start.feature_map == "none" else start.feature_dim / shape.features
+            least = max(min(1.0, FEWEST_INPUTS / shape.features), min(share, 1.0) / 8)
+            knobs.append(_span("features", share, least, 1.25, log=True))
+        knobs += [
+            _span("step", start.learning_rate / _find_rate(start, shape), 1 / 3, 3.0, log=True),
+            _span("learning_rate_decay", start.learning_rate_decay, 0.88, 1.0),
+        ]
+        if start.loss.startswith("balanced"):
+            knobs.append(_span("loss_tau", start.loss_tau, 0.0, 1.25))
+        if "softmax" not in start.loss:
+            knobs.append(_pick("output_bias", start.output_bias, "random", "rare"))
+        knobs += [
+            _pick("model_average", start.model_average, 0.0, 0.5, 0.8),
+            _span("batch_size", start.batch_size, 32, 256, log=True, whole=True),
+            _span("local_epochs", start.local_epochs, 2, 8, log=True, whole=True),
+        ]
+        return cls(config, start, _leave_out(knobs, fixed), shape, budget)
+
+    def build(self, values: dict[str, Any]) -> Config:
+        """Return the config that values stand for: a hidden layer as wide as the budget leaves."""
+        tables, outputs = 1, self.shape.labels
+        changes: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
+        changes |= {"algorithm": "fedavg", "label_map": self.config.label_map}
+        if values["labels"] == HASHED:
+            tables, outputs = values["tables"], _count_buckets(values["buckets"], self.shape.labels)
+            changes |= {"algorithm": "fedmlh", "num_tables": tables, "num_buckets": outputs}
+            # Hashing into as many buckets as there are labels would only let some of them collide.
+            if outputs == self.shape.labels and self.config.label_key == "id":
+                changes["label_map"] = "identity"
+            elif self.config.label_map == "identity":
+                changes["label_map"] = "murmur3"
+        inputs, share = self.shape.features, values.get("features", 1.0)
+        if share < 1:
+            inputs = min(inputs, max(min(FEWEST_INPUTS, inputs), round(share * inputs)))
+        width = min(WIDEST, fit_width(numbers_within(self.budget, tables), inputs, outputs))
+        if width < NARROWEST:
+            raise NoRoom(f"the budget leaves a hidden layer of {max(0, width)}")
+        changes["feature_map"] = "none" if inputs == self.shape.features else self.config.feature_map
+        built = self.start.replace(**changes, feature_dim=inputs, hidden_sizes=(width,))
+        rate = _find_rate(built, self.shape) * values.get("step", 1.0)
+        return built.replace(learning_rate=float(f"{rate:.4g}"))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The linear model of one round, and networks beside it."""
+
+    start: Config
+    knobs: tuple[Knob, ...]
+    shape: Shape
+    name: str = ONCE
+
+    @classmethod
+    def of(
+        cls, config: Config, shape: Shape, labels: Sequence[str], fixed: Sequence[str], usual_slots: int
+    ) -> "Linear":
+        """Set up the search around a config, which would give features so many slots."""
+        start, _ = choose_sizes(config, shape)
+        own = IDENTITY if start.label_map == "identity" else HASHED
+        if own not in labels:
+            (own,) = labels
+            hashing = "murmur3" if config.label_map == "identity" else config.label_map
+            buckets = min(shape.labels, max(FEWEST_BUCKETS, min(5000, shape.labels // 8)))
+            hashed = {"label_map": hashing, "num_tables": 8, "num_buckets": buckets}
+            start = start.replace(**(hashed if own == HASHED else {"label_map": "identity"}))
+        root = math.sqrt(shape.labels)
+        most = min(root, 5000 / root)
+        wanted = start.num_buckets / root if own == HASHED else most / 2
+        share = usual_slots / shape.features
+        # λ and the power are chosen for each trial unless a knob says otherwise: its values lie between those that are
+        # tried then.
+        knobs = [
+            Knob("labels", own, tuple(labels)),
+            _span("tables", start.num_tables if own == HASHED else 8, 4, 16, log=True, whole=True, labels=HASHED),
+            _span("buckets", wanted, most / 8, most, log=True, labels=HASHED),
+            _span("features", share, share / 8, min(1.0, 2 * share), log=True),
+            _pick("ridge", start.ridge, 0.0, 0.2, 0.5, 0.7, 1.5, 2.0, 5.0),
+            _pick("count_power", start.count_power, -1.0, 0.0, 0.025, 0.075, 0.125, 0.175),
+            _pick("correct", start.correct, 0, start.correct or start.rounds),
+        ]
+        return cls(start, _leave_out(knobs, fixed), shape)
+
+    def build(self, values: dict[str, Any]) -> Config:
+        """Return the config that values stand for."""
+        changes = {name: values[name] for name in _PLAIN if name in values}
+        if values["labels"] == IDENTITY:
+            changes["label_map"] = "identity"
+        else:
+            changes |= {
+                "label_map": "murmur3" if self.start.label_map == "identity" else self.start.label_map,
+                "num_tables": values["tables"],
+                "num_buckets": _count_buckets(values["buckets"], self.shape.labels),
+            }
+        usual = {knob.name: knob.usual for knob in self.knobs}
+        if values.get("features", usual.get("features")) != usual.get("features"):
+            changes["feature_slots"] = min(2**17, max(1, round(values["features"] * self.shape.features)))
+        return self.start.replace(**changes)
+
+
+def _leave_out(knobs: Sequence[Knob], fixed: Sequence[str]) -> tuple[Knob, ...]:
+    names = {"features" if name == "feature_slots" else name for name in fixed}
+    return tuple(knob for knob in knobs if knob.name not in names)
+
+
+def find_budget(config: Config, shape: Shape) -> int:
+    """Return the bytes of a model where nobody set a limit: those of given sizes, else by the rule."""
+    if config.sizes == "given" and config.training == ROUNDS:
+        return 4 * Task(config, shape.features, shape.labels).stack.num_parameters + 2**10
+    return int(config.budget_mib * 2**20) or RULE.budget(shape)
+
+
+def size_networks(config: Config, shape: Shape, labels: str, budget: int) -> Config:
+    """Return the config of the first trial."""
+    if config.sizes == "given":
+        return config
+    algorithm = "fedavg" if labels == IDENTITY else "fedmlh"
+    return choose_sizes(config.replace(algorithm=algorithm, budget_mib=budget / 2**20), shape)[0]
+
+
+def _find_rate(config: Config, shape: Shape) -> float:
+    """Return the step that the rule takes for these sizes."""
+    points = (shape.points or 1) / max(1, config.num_clients)
+    steps = max(1.0, points * config.local_epochs / config.batch_size)
+    return RULE.learning_rate(config.hidden_sizes[0], steps, alone=config.algorithm == "fedavg")
+
+
+def _count_buckets(root: float, num_labels: int) -> int:
+    """Return B from a multiple of √p."""
+    return min(num_labels, max(min(num_labels, FEWEST_BUCKETS), round(root * math.sqrt(num_labels))))
+
+
+def _span(name: str, usual: float, low: float, high: float, **options: Any) -> Knob:
+    """Return a knob whose bounds also hold what is usual."""
+    return Knob(name, usual, low=min(low, usual), high=max(high, usual), **options)
+
+
+def _pick(name: str, usual: Any, *options: Any) -> Knob:
+    """Return a knob whose options also hold what is usual."""
+    return Knob(name, usual, tuple(dict.fromkeys((usual, *options))))
