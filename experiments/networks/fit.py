@@ -179,7 +179,10 @@ def main() -> None:
             with arguments.out.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             mean = 100 * sum(found["validation"]["precision"].values()) / 3
-            print(f"{run['data'][:8]} {mean:.2f} round {found['best_round']} {found['seconds']:.0f} s {candidate}", flush=True)
+            print(
+                f"{run['data'][:8]} {mean:.2f} round {found['best_round']} {found['seconds']:.0f} s {candidate}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
