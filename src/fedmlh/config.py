@@ -43,7 +43,7 @@ class CodecName(NamedTuple):
 
 _CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch|grid)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
 #: The range of N in a codec's name. A grid of 200 % could leave out all that it was given.
-_SHARES = {"grid": (Fraction(10), Fraction(199))}
+_SHARES = {"grid": (Fraction(25), Fraction(199))}
 
 
 def parse_codec(name: str) -> CodecName:
@@ -56,7 +56,7 @@ def parse_codec(name: str) -> CodecName:
             return CodecName(kind, percent / 100, deflated)
     raise ValueError(
         "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress, or "
-        "grid-N% with N from 10 to 199"
+        "grid-N% with N from 25 to 199"
     )
 
 
@@ -366,10 +366,10 @@ class Config:
             )
         if self.correction != "vrl-sgd":
             return
-        if kind in ("topk", "sketch", "grid"):
+        if kind in ("topk", "sketch"):
             raise UserError(
                 f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use fp32, fp16, int8, int4 or int2"
+                f"would make up for it again and again: use fp32, fp16, int8, int4, int2 or grid"
             )
         if self.optimizer != "sgd":
             raise UserError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.codecs.grid import LEVELS, GridCodec, read_levels, round_to_step, write_levels
+from fedmlh.federated.codecs.grid import LEVELS, GridCodec, read_levels, write_levels
 
 #: The exponent of the finest step.
 FINEST = -14
@@ -28,7 +28,8 @@ def encode_change(codec: GridCodec, model: Tensor, held: Tensor) -> tuple[bytes,
     old = snap(held).numpy()
     wanted = model.cpu().numpy() - old
     exponent = max(FINEST, codec.choose_exponent(wanted))
-    levels = round_to_step(wanted, exponent)
+    # To the nearest: what is left out is in the next change.
+    levels = np.rint(np.ldexp(wanted, -exponent))
     new = old + np.ldexp(levels, exponent)
     beyond = np.flatnonzero(np.abs(new) > LIMIT)
     if len(beyond):

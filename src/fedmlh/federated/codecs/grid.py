@@ -20,24 +20,26 @@ BLOCK = 32
 LEVELS = 1 << 24
 _CLASSES = 29
 _BIAS = 127
+#: Values worked on at a time, so that what a step leaves is still in the cache for the next one.
+_CHUNK = 1 << 16
 #: In place of an exponent: the vector was not finite, or beyond float32 once it was rounded.
 _NOT_FINITE = 255
 
 
 class GridCodec:
-    """Rounding to the nearest multiple of the largest power of two that a share of the root mean square allows.
+    """Rounding to multiples of the largest power of two that a share of the root mean square allows.
 
     Values that are 0 do not count for the mean: how many rows were touched does not change how the others are rounded.
-    What rounding leaves out is at most half a step per value, so at most share² / 4 of the squared length in all. It is
-    not kept: a client that is asked now and then would send it when it is old.
+    A value moves to one of the two multiples around it, at random, so that the mean is the value. What is left out
+    averages out by itself, and is share² / 4 of the squared length at most.
     """
 
     feedback = False
-    #: A value becomes a level other than 0 from half a step on, so that it is at most doubled.
-    inflation = 2.0
 
     def __init__(self, share: Fraction) -> None:
         self.share = float(share)
+        # A value a < 1 in steps, rounded to 0 or 1, gives a when squared, not a².
+        self.inflation = math.sqrt(1 + self.share)
         # The entropy of levels is at most that of a normal distribution with their variance, which is largest if the
         # step was rounded down to half. A third of a bit is for the classes.
         self.bits = 0.5 * math.log2(2 * math.pi * math.e * (4 / self.share**2 + 1 / 3)) + 1 / 3
@@ -47,11 +49,12 @@ class GridCodec:
         return math.ceil(self.bits * length / 8) + 8 * math.isqrt(length) + 64
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
-        """Nothing is random here."""
+        """Return the payload; E[decode(encode(x))] = x over the generator's draws."""
         flat = values.detach().cpu().numpy()
+        draws = rng.random(len(flat), np.float32)
         exponent = self.choose_exponent(flat)
         while exponent < 128:
-            payload = write_levels(round_to_step(flat, exponent), exponent)
+            payload = write_levels(_round_at_random(flat, exponent, draws), exponent)
             if len(payload) <= self.size(len(flat)):
                 return payload
             exponent += 1
@@ -65,7 +68,10 @@ class GridCodec:
 
     def choose_exponent(self, flat: np.ndarray) -> int:
         """Return the exponent of the step; 128 if a value is not finite."""
-        square, count = float(np.square(flat, dtype=np.float64).sum()), int(np.count_nonzero(flat))
+        parts = (flat[start : start + _CHUNK] for start in range(0, len(flat), _CHUNK))
+        with np.errstate(invalid="ignore"):
+            square = sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
+        count = np.count_nonzero(flat)
         if not math.isfinite(square):
             return 128
         if not count:
@@ -73,21 +79,25 @@ class GridCodec:
         return max(-126, math.frexp(self.share * math.sqrt(square / count))[1] - 1)
 
 
-def round_to_step(flat: np.ndarray, exponent: int) -> np.ndarray:
-    """Return the nearest whole number of steps per value, of two equally near ones the even one."""
-    levels: np.ndarray = np.rint(np.ldexp(flat, -exponent))
-    return levels
+def _round_at_random(flat: np.ndarray, exponent: int, draws: np.ndarray) -> np.ndarray:
+    levels = flat * np.float32(2.0**-exponent)
+    low: np.ndarray = np.floor(levels)
+    levels -= low
+    low += draws < levels
+    return low
 
 
 def write_levels(levels: np.ndarray, exponent: int) -> bytes:
     """Return the payload for levels below 2^24 in magnitude, given as float32."""
-    numbers = levels.astype(np.int64)
-    classes = _classify(numbers)
-    steps = np.diff(classes, prepend=0)
-    contexts = np.repeat(classes.astype(np.uint8), BLOCK)[: len(numbers)]
-    live = contexts > 0
+    blocks = np.zeros((-(-len(levels) // BLOCK), BLOCK), np.int32)
+    blocks.reshape(-1)[: len(levels)] = levels
+    classes = _classify(blocks)
+    steps = np.diff(classes, prepend=np.int32(0))
+    live = np.flatnonzero(classes)
+    folded = _fold(blocks[live] if len(live) < len(blocks) else blocks)
     head = coding.encode(_fold(steps), np.zeros(len(steps), np.uint8))
-    return bytes([exponent + _BIAS]) + head + coding.encode(_fold(numbers[live]), contexts[live])
+    body = coding.encode(folded.reshape(-1), np.repeat(classes[live].astype(np.uint8), BLOCK))
+    return bytes([exponent + _BIAS]) + head + body
 
 
 def read_levels(payload: memoryview, length: int) -> Tensor:
@@ -102,34 +112,37 @@ def read_levels(payload: memoryview, length: int) -> Tensor:
     classes = np.cumsum(_unfold(steps))
     if classes.size and not 0 <= classes.min() <= classes.max() <= _CLASSES:
         raise ValueError("a class that is none")
-    contexts = np.repeat(classes.astype(np.uint8), BLOCK)[:length]
-    live = contexts > 0
-    folded, rest = coding.decode(rest, contexts[live])
+    live = np.flatnonzero(classes)
+    folded, rest = coding.decode(rest, np.repeat(classes[live].astype(np.uint8), BLOCK))
     if rest:
         raise ValueError(f"{len(rest):,} bytes after the last level")
     if folded.size and folded.max() >= 2 * LEVELS - 1:
         raise ValueError("a level that is too large")
-    numbers = np.zeros(length, np.int64)
-    numbers[live] = _unfold(folded)
-    if not np.array_equal(_classify(numbers), classes):
+    found = _unfold(folded.astype(np.int32)).reshape(-1, BLOCK)
+    if not np.array_equal(_classify(found), classes[live]):
         raise ValueError("a class that its block does not have")
+    values = np.zeros((len(classes), BLOCK), np.float32)
     with np.errstate(over="ignore"):
-        return torch.from_numpy(np.ldexp(numbers.astype(np.float32), payload[0] - _BIAS))
+        values[live] = found * np.float32(2.0 ** (payload[0] - _BIAS))
+    flat = values.reshape(-1)
+    if flat[length:].any():
+        raise ValueError("a level beyond the end")
+    return torch.from_numpy(flat[:length])
 
 
-def _classify(numbers: np.ndarray) -> np.ndarray:
+def _classify(blocks: np.ndarray) -> np.ndarray:
     """Return the bit length of the sum of magnitudes per block."""
-    blocks = np.zeros((-(-len(numbers) // BLOCK), BLOCK), np.int64)
-    blocks.reshape(-1)[: len(numbers)] = np.abs(numbers)
-    return np.frexp(blocks.sum(axis=1).astype(np.float64))[1].astype(np.int64)
+    sums = np.abs(blocks).sum(axis=1, dtype=np.int32)
+    classes: np.ndarray = np.frexp(sums.astype(np.float64))[1]
+    return classes
 
 
 def _fold(numbers: np.ndarray) -> np.ndarray:
-    """Return whole numbers from 0 for 0, 1, −1, 2, −2, …"""
-    folded: np.ndarray = np.where(numbers > 0, 2 * numbers - 1, -2 * numbers)
+    """Return whole numbers from 0 for 0, −1, 1, −2, 2, …"""
+    folded: np.ndarray = numbers << 1 ^ numbers >> 31
     return folded
 
 
 def _unfold(folded: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = np.where(folded & 1, folded + 1, -folded) >> 1
+    numbers: np.ndarray = folded >> 1 ^ -(folded & 1)
     return numbers
