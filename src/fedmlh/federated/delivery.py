@@ -115,7 +115,7 @@ def write_models(
     sums = grid_changes.add_up(changes, finished, len(model), rounds)
     written = {held: (name, payload) for held, payload in sums.items()}
     if len(written) < len(rounds):
-        since_start = grid_changes.write_sum((model.cpu() - grid_changes.snap(task.initial(seed))).numpy())
+        since_start = grid_changes.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
             whole = SINCE_START, since_start
         else:

@@ -88,7 +88,7 @@ def _round_at_random(flat: np.ndarray, exponent: int, draws: np.ndarray) -> np.n
 
 
 def write_levels(levels: np.ndarray, exponent: int) -> bytes:
-    """Return the payload for levels below 2^24 in magnitude, given as float32."""
+    """Return the payload for levels below 2^24 in magnitude."""
     blocks = np.zeros((-(-len(levels) // BLOCK), BLOCK), np.int32)
     blocks.reshape(-1)[: len(levels)] = levels
     classes = _classify(blocks)
