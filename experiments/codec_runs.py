@@ -38,7 +38,7 @@ def main() -> None:
                     rows.append(key | measure(sys.argv[1], key))
                     path.write_text(json.dumps(rows, indent=1) + "\n")
     print("| K, S | algorithm | MiB | codec | MiB up | MiB down | MiB to level | P@1/3/5, test |\n" + 8 * "|---" + "|")
-    for clients, sampled, algorithm, mib, seeds in SETTINGS:
+    for clients, sampled, algorithm, mib, _ in SETTINGS:
         here = [row for row in rows if (row["K"], row["algorithm"], row["mib"]) == (clients, algorithm, mib)]
         for codec in CODECS:
             mine = [row for row in here if row["codec"] == codec]

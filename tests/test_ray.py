@@ -41,6 +41,7 @@ VARIANTS = {
         server_optimizer="fedexp",
         shared_fraction=0.1,
     ),
+    "grid": BASE.replace(update_codec="grid-100%", broadcast_codec="grid-150%"),
     "scaffold": BASE.replace(update_codec="fp16", correction="scaffold", optimizer="sgd", learning_rate=0.1),
 }
 DATA = open_dataset(BASE)
