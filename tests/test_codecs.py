@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmlh.config import Config, parse_codec
+from fedmlh.entropy import coding
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.codecs.grid import GridCodec
@@ -20,7 +21,6 @@ from fedmlh.federated.codecs.integers import BLOCK
 from fedmlh.federated.codecs.sketch import ROWS
 from fedmlh.federated.codecs.topk import _largest
 from fedmlh.federated.messages import UpdateHeader
-from fedmlh.oneround import coding
 
 PLAIN = ["fp32", "fp16", "int8", "int4", "int2", "topk-1%", "topk-12.5%", "topk-100%", "sketch-10%", "sketch-100%"]
 GRIDS = ["grid-25%", "grid-100%", "grid-199%"]

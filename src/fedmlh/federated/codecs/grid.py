@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmlh.oneround import coding
+from fedmlh.entropy import coding
 
 #: Values that share a class: fewer cost more for classes, more mix rows that training did and did not touch.
 BLOCK = 32

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmlh.oneround.frequencies import CAP, MOST_ZEROS, SCALE, SCALE_BITS, UNIT
+from fedmlh.entropy.frequencies import CAP, MOST_ZEROS, SCALE, SCALE_BITS, UNIT
 
 _WORD_BITS = 16
 

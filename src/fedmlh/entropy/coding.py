@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmlh.oneround.bits import pack, unpack
-from fedmlh.oneround.frequencies import (
+from fedmlh.entropy.bits import pack, unpack
+from fedmlh.entropy.frequencies import (
     NUM_SYMBOLS,
     SCALE,
     SCALE_BITS,
@@ -124,7 +124,7 @@ def _choose_kernels() -> Any:
 def _load_kernels() -> Any:
     """Return the compiled twins; None where numba is not installed (extra `fast`)."""
     try:
-        return importlib.import_module("fedmlh.oneround.kernels")
+        return importlib.import_module("fedmlh.entropy.kernels")
     except ImportError:
         return None
 
