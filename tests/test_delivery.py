@@ -335,6 +335,16 @@ def test_changes_go_well_with_server_optimizers_and_averages():
 GRID = "grid-150%"
 
 
+@pytest.mark.parametrize("missed", [1, 2, 16, 10_000])
+def test_with_a_grid_a_sum_is_planned_with_a_bit_per_doubling_of_what_was_missed(missed):
+    config = Federation(broadcast_codec=GRID).config.replace(num_clients=2 * missed, clients_per_round=2)
+    task = Task(config, num_features=300, num_labels=50)
+    size = task.stack.num_parameters
+    planned = make_codec(GRID).size(size) + round(size * np.log2(missed) / 8)
+    assert mean_payload(task) == min(planned, largest_payload(task))
+    assert largest_payload(task) == 4 * size
+
+
 def test_what_a_client_missed_is_sent_as_one_change_that_is_much_shorter_than_all_of_them():
     fed = Federation(broadcast_codec=GRID, clients_per_round=1)
     state, size = fed.server.begin(), fed.task.stack.num_parameters
