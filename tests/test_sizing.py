@@ -1,6 +1,7 @@
 """Chosen sizes keep to the budget, suit any data, and are the same for everyone who sees the same sizes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,98 +12,142 @@ from fedmlh.data.source import open_dataset
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
-from fedmlh.sizing import (
-    NARROWEST,
-    choose_sizes,
-    fit_network,
-    fit_width,
-    least_budget,
-    numbers_within,
-    parse_size,
-    suggest_buckets,
-    suggest_tables,
-)
+from fedmlh.sizing import RULE, Shape, choose_networks, choose_sizes, find_least, fit_width, parse_size
 
-RECOMMENDED = Config.load("recommended")
+RECOMMENDED = Config.load("recommended").replace(training="rounds", num_clients=10, clients_per_round=4)
+#: Features, labels, points and labels per point of the sets that the rules were fitted on.
+SETS = {
+    "Bibtex": Shape(1836, 159, 4880, 2.4),
+    "Delicious": Shape(500, 983, 12920, 19.0),
+    "Debtags": Shape(10084, 565, 23859, 3.7),
+    "EurLex": Shape(6865, 4072, 17028, 6.4),
+    "WordNet": Shape(38182, 8821, 65144, 5.0),
+    "CiteULike": Shape(20000, 46227, 20755, 11.2),
+    "TIBKAT": Shape(47995, 21264, 36354, 2.7),
+}
+shapes = st.builds(
+    Shape,
+    st.integers(1, 10**6),
+    st.integers(2, 10**6),
+    st.none() | st.integers(1, 10**7),
+    st.none() | st.floats(0, 50),
+)
 
 
 @settings(deadline=None, max_examples=200)
-@example(1, 2, 50.0, "fedavg", "murmur3", "per-table")  # a layer of millions, and a step of 0
-@example(1, 2, 1e6, "fedmlh", "murmur3", "none")
+@example(Shape(1, 2), 50.0, "fedavg", "murmur3", "per-table")  # a layer of millions, and a step of 0
+@example(Shape(1, 2), 1e6, "fedmlh", "murmur3", "none")
 @given(
-    st.integers(1, 10**6),
-    st.integers(2, 10**6),
+    shapes,
     st.sampled_from([0.0, 1e-6, 0.5, 1.6, 50.0]),
     st.sampled_from(["fedmlh", "fedavg"]),
     st.sampled_from(["murmur3", "identity"]),
     st.sampled_from(["per-table", "shared", "none"]),
 )
-def test_whatever_the_data_the_model_keeps_to_the_budget(features, labels, budget, algorithm, label_map, feature_map):
+def test_whatever_the_data_the_model_keeps_to_the_budget(shape, budget, algorithm, label_map, feature_map):
     maps = {"label_map": label_map, "feature_map": feature_map}
     config = RECOMMENDED.replace(budget_mib=budget, algorithm=algorithm, **maps)
     try:
-        chosen, reasons = choose_sizes(config, features, labels)
+        chosen, reasons = choose_sizes(config, shape)
     except UserError as error:
         budget = float(re.search(r"allow at least ([\d,.]+) MiB", str(error))[1].replace(",", ""))
-        chosen, reasons = choose_sizes(config.replace(budget_mib=budget), features, labels)
-    stack = Task(chosen, features, labels).stack
-    allowed = budget * 2**20 or min(48 << 20, max(1 << 20, 400 * labels))
-    assert 4 * stack.num_parameters <= allowed
+        chosen, reasons = choose_sizes(config.replace(budget_mib=budget), shape)
+    stack = Task(chosen, shape.features, shape.labels).stack
+    assert 4 * stack.num_parameters <= (budget * 2**20 or RULE.budget(shape))
     assert 8 <= stack.hidden[0] <= 4096
     assert chosen.sizes == "given"
     assert len(reasons) >= 2
-    assert stack.num_inputs <= features
-    assert (chosen.feature_map == "none") == (stack.num_inputs == features)
-    if algorithm == "fedavg":  # whose one table needs at least an input a label
-        assert stack.num_inputs >= min(features, labels)
-    assert chosen.learning_rate == pytest.approx(0.07 / stack.hidden[0] ** 0.5, abs=1e-4)
-    kept, _ = choose_sizes(config.replace(budget_mib=budget, learning_rate=0.007), features, labels)
-    assert kept == chosen.replace(learning_rate=0.007)
+    assert stack.num_inputs <= shape.features
+    assert (chosen.feature_map == "none") == (stack.num_inputs == shape.features)
+    assert 0 < chosen.learning_rate <= 0.07 / stack.hidden[0] ** 0.5 * 1.01
+    assert 0 <= chosen.loss_tau <= 1
+    told = {"learning_rate": 0.007, "loss_tau": 0.3}
+    kept, _ = choose_sizes(config.replace(budget_mib=budget, **told), shape)
+    assert kept == chosen.replace(**told)
 
 
-def test_the_budget_is_used_up_to_the_width():
-    for features, labels in ((6865, 4072), (20000, 46227), (47995, 21264)):
-        chosen, _ = choose_sizes(RECOMMENDED.replace(budget_mib=10.0), features, labels)
-        stack = Task(chosen, features, labels).stack
-        wider = Task(chosen.replace(hidden_sizes=(stack.hidden[0] + 1,)), features, labels).stack
-        assert 4 * stack.num_parameters + 1024 <= 10 * 2**20 < 4 * wider.num_parameters + 1024
+@pytest.mark.parametrize("shape", SETS.values(), ids=SETS)
+def test_the_budget_is_used_up_to_the_width(shape):
+    chosen, _ = choose_sizes(RECOMMENDED.replace(budget_mib=10.0), shape)
+    stack = Task(chosen, shape.features, shape.labels).stack
+    wider = Task(chosen.replace(hidden_sizes=(stack.hidden[0] + 1,)), shape.features, shape.labels).stack
+    assert 4 * stack.num_parameters + 1024 <= 10 * 2**20 < 4 * wider.num_parameters + 1024
 
 
-def test_many_small_tables_and_buckets_that_grow_with_the_root_of_the_labels():
-    assert [suggest_tables(budget) for budget in (1, (8 << 20) - 1, 8 << 20, 1 << 40)] == [8, 8, 16, 16]
-    counts = (2, 31, 32, 40, 100, 2500, 10**6)
-    assert [suggest_buckets(labels, 8 << 20) for labels in counts] == [2, 31, 32, 32, 40, 200, 4000]
-    assert [suggest_buckets(labels, (8 << 20) - 1) for labels in counts] == [2, 31, 32, 38, 60, 300, 6000]
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(list(SETS.values())), st.floats(0.6, 90.0), st.floats(1.0, 1.05))
+def test_a_little_more_budget_changes_the_sizes_a_little(shape, budget, more):
+    """No cliffs: beside the steps of whole tables, nothing jumps."""
+    small, large = (
+        choose_sizes(RECOMMENDED.replace(budget_mib=size), shape)[0] for size in (budget, more * budget + 0.01)
+    )
+    assert large.num_tables - small.num_tables in (0, 1)
+    for name in ("num_buckets", "feature_dim", "learning_rate"):
+        assert getattr(large, name) == pytest.approx(getattr(small, name), rel=0.08)
+    assert large.hidden_sizes[0] == pytest.approx(small.hidden_sizes[0], rel=0.15, abs=1)
+    assert large.loss_tau == pytest.approx(small.loss_tau, abs=0.05)
+    assert large.label_map == small.label_map
 
 
-def test_small_models_start_rare_and_keep_their_step_unless_they_are_told_otherwise():
-    for budget, start in ((7.9, ("rare", 1.0)), (8.0, ("random", 0.95))):
-        chosen, reasons = choose_sizes(RECOMMENDED.replace(budget_mib=budget), 5000, 4000)
-        assert (chosen.output_bias, chosen.learning_rate_decay) == start
-        assert any(f"output_bias {start[0]}, learning_rate_decay {start[1]}" in reason for reason in reasons)
-        told = RECOMMENDED.replace(budget_mib=budget, output_bias="random", learning_rate_decay=0.9)
-        kept, reasons = choose_sizes(told, 5000, 4000)
-        assert kept == chosen.replace(output_bias="random", learning_rate_decay=0.9)
-        assert not any("output_bias" in reason for reason in reasons)
-    for open_yet in ({"output_bias": "auto"}, {"learning_rate_decay": 0.0}):
-        with pytest.raises(UserError, match="sizes 'auto' only"):
-            Config(**open_yet)
-    with pytest.raises(UserError, match=r"at least 0\.001"):
-        RECOMMENDED.replace(learning_rate_decay=1e-9)
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(list(SETS.values())), st.sampled_from(["features", "labels", "points", "positives"]))
+def test_a_little_more_data_changes_the_sizes_a_little(shape, name):
+    more = replace(shape, **{name: type(getattr(shape, name))(1.03 * getattr(shape, name))})
+    one, two = (choose_sizes(RECOMMENDED, data)[0] for data in (shape, more))
+    assert two.num_tables - one.num_tables in (0, 1)
+    for field in ("num_buckets", "feature_dim", "learning_rate"):
+        assert getattr(two, field) == pytest.approx(getattr(one, field), rel=0.08)
+    assert two.loss_tau == pytest.approx(one.loss_tau, abs=0.05)
 
 
-@given(st.integers(10**5, 8 * 10**7), st.integers(2, 300))
-def test_the_hidden_layer_grows_slower_than_the_budget_and_the_inputs_take_the_rest(numbers, outputs):
-    inputs, width = fit_network(numbers, 10**9, outputs)
-    assert width == round(0.07 * numbers**0.6) <= 4096
-    assert (inputs + 1 + outputs) * width + outputs <= numbers < (inputs + 2 + outputs) * width + outputs
+def test_more_features_and_labels_get_a_larger_budget_within_bounds():
+    budgets = {name: RULE.budget(shape) / 2**20 for name, shape in SETS.items()}
+    assert budgets["Bibtex"] == budgets["Delicious"] == 2
+    assert budgets["Bibtex"] < budgets["Debtags"] < budgets["EurLex"] < budgets["WordNet"]
+    assert budgets["WordNet"] == budgets["CiteULike"] == budgets["TIBKAT"] == 48
 
 
-@given(st.integers(1, 32), st.integers(1, 5000), st.integers(1, 5000))
-def test_the_least_that_is_asked_for_is_just_enough(tables, inputs, outputs):
-    least = least_budget(tables, inputs, outputs)
-    assert fit_width(numbers_within(least, tables), inputs, outputs) == NARROWEST
-    assert fit_width(numbers_within(least - 1, tables), inputs, outputs) < NARROWEST
+def test_few_labels_get_an_output_each_unless_sites_know_them_by_name():
+    few = Shape(500, 40, 1000, 2.0)
+    chosen, reasons = choose_sizes(RECOMMENDED, few)
+    assert chosen.label_map == "identity"
+    assert any("output per label" in reason for reason in reasons)
+    named, reasons = choose_sizes(RECOMMENDED.replace(label_key="name"), few)
+    assert named.label_map == "murmur3"
+    assert any("sites know labels by name" in reason for reason in reasons)
+
+
+def test_dense_labels_are_not_weighed_down_and_rare_ones_are():
+    taus = {name: choose_sizes(RECOMMENDED, shape)[0].loss_tau for name, shape in SETS.items()}
+    assert taus["Delicious"] <= 0.05
+    assert sorted(taus, key=taus.get)[-1] == "TIBKAT"
+
+
+def test_long_rounds_take_small_steps():
+    shape = SETS["EurLex"]
+    rates = [choose_sizes(RECOMMENDED, replace(shape, points=n))[0].learning_rate for n in (1000, 10**5, 10**6)]
+    assert rates[0] > rates[1] > rates[2] == pytest.approx(0.35 * rates[0], rel=0.01)
+
+
+@settings(deadline=None, max_examples=50)
+@given(shapes)
+def test_networks_beside_a_linear_model_follow_from_the_settled_config_alone(shape):
+    """Sites know the agreement, not the points of others."""
+    once = Config.load("one-round").replace(correct=5, num_clients=10, clients_per_round=4)
+    settled, reasons = choose_sizes(once, shape)
+    assert any(reason.startswith("networks beside it") for reason in reasons)
+    networks = choose_networks(settled, shape.features, shape.labels)
+    alone, _ = choose_sizes(
+        RECOMMENDED.replace(name="one-round", budget_mib=settled.budget_mib, rounds=5, correct=0), shape
+    )
+    assert networks == alone
+    assert settled.budget_mib * 2**20 <= max(2**20, RULE.budget(shape) / 4)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**9))
+def test_the_least_that_fits_is_found(low, more):
+    least = find_least(lambda size: size >= low + more, low)
+    assert low + more <= least <= low + more + 256
 
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 4))
@@ -117,14 +162,16 @@ def test_fit_width_is_the_widest_that_fits(numbers, inputs, outputs, depth):
 
 def test_given_sizes_are_left_alone():
     config = Config.load("eurlex-4k")
-    assert choose_sizes(config, 5000, 4000) == (config, [])
+    assert choose_sizes(config, SETS["EurLex"]) == (config, [])
     with pytest.raises(UserError, match="set sizes=auto"):
         config.replace(budget_mib=2.0)
+    with pytest.raises(UserError, match="or -1, which stands for one that suits the data, with sizes 'auto' only"):
+        config.replace(loss_tau=-1.0)
 
 
 def test_a_run_says_what_it_chose_and_resumes_with_it(tmp_path):
     config = RECOMMENDED.replace(
-        synthetic_points=300, synthetic_features=80, synthetic_labels=60, num_clients=4, clients_per_round=2, rounds=1
+        synthetic_points=300, synthetic_features=80, synthetic_labels=100, num_clients=4, clients_per_round=2, rounds=1
     )
     told = []
     run(config, open_dataset(config), tmp_path / "run", tell=told.append)

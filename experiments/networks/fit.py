@@ -1,11 +1,16 @@
-"""Candidates for the networks of `recommended` on several data sets, judged on validation alone.
+"""Candidates for the networks of `recommended`, and the rules that choose them, judged on validation alone.
 
     python experiments/networks/fit.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
+    python experiments/networks/fit.py --leave-one-out OUT.jsonl
 
 A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
-width of the hidden layer is what the budget leaves. All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run
-is added to OUT.jsonl as it ends, and what the file already holds is not run again. Figures of the test part are dropped
-unread.
+width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`
+and `alone` try rules as such (sizing.Rule): one number of the rules changed at a time, on every set. --leave-one-out
+shows what the rules would cost a set that they were not fitted on: of all rules that were tried, the best in the mean
+over the other sets, judged on the one left out, against the best over all.
+
+All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run is added to OUT.jsonl as it ends, and what the file
+already holds is not run again. Figures of the test part are dropped unread.
 """
 
 import argparse
@@ -21,12 +26,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 import fedmlh
-from fedmlh.sizing import fit_width, numbers_within, suggest_rate
+from fedmlh.sizing import Rule, Shape, choose_sizes, fit_width, numbers_within
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,11 @@ class Candidate:
             if outputs == num_labels:
                 return None
         hashed = 0 < self.features < num_features
-        if self.features and not hashed:
-            return None
         inputs = self.features if hashed else num_features
         width = min(4096, fit_width(numbers_within(int(self.budget * 2**20), self.tables), inputs, outputs))
         if width < 8:
             return None
-        base = fedmlh.Config.load("recommended")
+        base = fedmlh.Config.load("recommended").replace(**FEDERATION)
         return base.replace(
             sizes="given",
             label_map="identity" if self.labels == "identity" else base.label_map,
@@ -75,18 +79,46 @@ class Candidate:
             hidden_sizes=(width,),
             loss_tau=self.tau,
             model_average=self.average,
-            learning_rate=round(self.rate * suggest_rate(width), 5),
+            learning_rate=round(self.rate * 0.07 / math.sqrt(width), 5),
             learning_rate_decay=self.decay,
             output_bias=self.bias,
             weighting=self.weighting,
             local_epochs=self.epochs,
             batch_size=self.batch,
             decoding=self.decoding,
-            partition="dirichlet",
-            dirichlet_alpha=0.3,
             num_clients=self.clients,
             clients_per_round=self.sampled,
         )
+
+
+@dataclass(frozen=True)
+class Change:
+    """The rules of the product with one number changed, or one setting."""
+
+    rule: tuple[tuple[str, float], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def configure(self, shape: Shape) -> fedmlh.Config:
+        """Return what these rules choose for data of this shape."""
+        preset = fedmlh.Config.load("recommended").replace(**FEDERATION, **dict(self.settings))
+        return choose_sizes(preset, shape, Rule(**dict(self.rule)))[0]  # type: ignore[arg-type]
+
+
+FEDERATION: dict[str, Any] = {
+    "training": "rounds",
+    "partition": "dirichlet",
+    "dirichlet_alpha": 0.3,
+    "num_clients": 10,
+    "clients_per_round": 4,
+}
+
+
+def _vary(numbers: dict[str, tuple[float, ...]], settings: dict[str, tuple[Any, ...]], **fixed: Any) -> list[Change]:
+    """Return the rules as they are, then each with one number or setting changed."""
+    always = tuple(fixed.items())
+    rules = [Change(((name, value),), always) for name, values in numbers.items() for value in values]
+    others = [Change((), (*always, (name, value))) for name, values in settings.items() for value in values]
+    return [Change((), always), *rules, *others]
 
 
 BASE = Candidate()
@@ -100,8 +132,74 @@ SHAPES = [
     replace(BASE, tables=4),
     replace(BASE, features=4000),
 ]
-STAGES: dict[str, list[Candidate]] = {
+#: One choice changed at a time.
+CHANGES: list[dict[str, Any]] = [
+    {"tau": 0.25},
+    {"rate": 0.5},
+    {"average": 0.8},
+    {"tau": 0.75},
+    {"features": 8000},
+    {"features": 2000},
+    {"epochs": 2},
+    {"weighting": "examples"},
+    {"tau": 0.0},
+    {"tau": 1.0},
+    {"tables": 16},
+    {"tables": 4},
+    {"root": 24.0},
+    {"root": 6.0},
+    {"budget": 4.0},
+    {"budget": 48.0, "features": 8000},
+    {"rate": 0.25},
+    {"average": 0.0},
+    {"bias": "random"},
+    {"epochs": 1},
+]
+HASHED = replace(BASE, features=4000)
+STAGES: dict[str, list[Candidate] | list[Change]] = {
+    "rules": _vary(
+        {
+            "roots": (5.0, 12.0),
+            "inputs": (4.0, 8.0),
+            "steps": (35.0, 150.0),
+            "slope": (0.4, 0.9),
+            "dense": (0.04, 0.16),
+            "least_tables": (4, 12),
+        },
+        {"model_average": (0.0, 0.8), "weighting": ("examples",)},
+    ),
+    "alone": _vary(
+        {"most_tau_alone": (0.0, 0.5), "rate": (0.035, 0.1)},
+        {"model_average": (0.0, 0.8)},
+        algorithm="fedavg",
+    ),
+    "sizes": _vary({"bytes_per_cell": (10.0, 20.0, 80.0)}, {}),
     "shapes": [replace(shape, tau=tau) for tau, shape in product((0.5, 0.0, 1.0), SHAPES)],
+    "changes": [replace(HASHED, **change) for change in CHANGES],
+    "budgets": [
+        replace(shape, budget=budget, rate=0.7, root=8.0, features=round(times * math.sqrt(numbers)))
+        for budget, shape, times in (
+            (48.0, BASE, 5.5),
+            (4.0, BASE, 5.5),
+            (1.6, BASE, 5.5),
+            (4.0, BASE, 3.5),
+            (1.6, BASE, 3.5),
+            (4.0, replace(BASE, tables=4), 5.5),
+            (1.6, replace(BASE, tables=4), 5.5),
+            (48.0, replace(BASE, tables=16), 5.5),
+        )
+        for numbers in [numbers_within(int(budget * 2**20), shape.tables)]
+    ],
+    "fedavg": [
+        replace(FEDAVG, **change)
+        for change in (
+            {"tau": 0.25, "rate": 0.5},
+            {"tau": 0.0, "rate": 0.5},
+            {"tau": 0.25, "rate": 0.5, "budget": 48.0},
+            {"tau": 0.25, "rate": 0.5, "budget": 4.0},
+            {"tau": 0.5, "rate": 0.5},
+        )
+    ],
 }
 
 
@@ -110,10 +208,13 @@ def _load(folder: str) -> fedmlh.Dataset:
     return fedmlh.load(folder)
 
 
-def _measure(folder: str, candidate: Candidate, seed: int, device: str) -> dict[str, Any] | None:
+def _measure(folder: str, candidate: Candidate | Change, seed: int, device: str) -> dict[str, Any] | None:
     torch.set_num_threads(1)
     dataset = _load(folder)
-    config = candidate.configure(dataset.num_features, dataset.num_labels)
+    if isinstance(candidate, Change):
+        config = candidate.configure(Shape.of(dataset.train))
+    else:
+        config = candidate.configure(dataset.num_features, dataset.num_labels)
     if config is None:
         return None
     began = time.perf_counter()
@@ -140,23 +241,55 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
+def leave_one_out(runs: list[dict[str, Any]]) -> str:
+    """Write what rules fitted on the other sets cost each set."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        mean = 100 * fmean(run["validation"]["precision"].values())
+        scores.setdefault(json.dumps(run["candidate"]), {}).setdefault(run["data"], []).append(mean)
+    sets = sorted({run["data"] for run in runs})
+    means = {
+        rule: {data: fmean(values) for data, values in found.items()}
+        for rule, found in scores.items()
+        if set(found) == set(sets)
+    }
+
+    def best(over: list[str]) -> str:
+        return max(means, key=lambda rule: fmean(means[rule][data] for data in over))
+
+    overall = best(sets)
+    rows = [["", "best over all", "best over the others", "difference", "which"], ["---"] * 5]
+    losses = []
+    for data in sets:
+        other = best([name for name in sets if name != data])
+        losses.append(means[other][data] - means[overall][data])
+        shown = f"{means[overall][data]:.2f}", f"{means[other][data]:.2f}", f"{losses[-1]:+.2f}"
+        rows.append([data, *shown, other])
+    rows.append(["mean", "", "", f"{fmean(losses):+.2f}", overall])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def main() -> None:
     """Run what is missing, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("data", nargs="+")
-    parser.add_argument("--stage", choices=list(STAGES), required=True)
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("data", nargs="*")
+    parser.add_argument("--stage", choices=list(STAGES))
+    parser.add_argument("--leave-one-out", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many")
     arguments = parser.parse_args()
+    if arguments.leave_one_out:
+        print(leave_one_out(list(read(arguments.leave_one_out))))
+        return
     stop = time.monotonic() + 60 * arguments.minutes
     done = [(run["data"], run["candidate"], run["seed"]) for run in read(arguments.out)]
     wanted = [
         (folder, candidate, seed)
         for seed, candidate, folder in product(range(arguments.seeds), STAGES[arguments.stage], arguments.data)
-        if (Path(folder).name, asdict(candidate), seed) not in done
+        if (Path(folder).name, json.loads(json.dumps(asdict(candidate))), seed) not in done
     ]
     waiting, jobs = iter(wanted), {}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
@@ -179,10 +312,7 @@ def main() -> None:
             with arguments.out.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             mean = 100 * sum(found["validation"]["precision"].values()) / 3
-            print(
-                f"{run['data'][:8]} {mean:.2f} round {found['best_round']} {found['seconds']:.0f} s {candidate}",
-                flush=True,
-            )
+            print(f"{run['data'][:8]} {mean:.2f}, round {found['best_round']}: {candidate}", flush=True)
 
 
 if __name__ == "__main__":

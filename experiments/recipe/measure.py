@@ -26,7 +26,7 @@ import torch
 
 import fedmlh
 from fedmlh.federated.task import TRAINING
-from fedmlh.sizing import choose_sizes
+from fedmlh.reproduction import former
 
 Settings = dict[str, Any]
 Run = dict[str, Any]
@@ -39,7 +39,6 @@ FEDERATED: Settings = {
     "partition": "paper-code",
     "rounds": 40,
 }
-WHOLE = {"update_codec": "fp32", "broadcast_codec": "fp32"}
 CODECS = {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"}
 METRICS = ("precision", "precision_frequent", "precision_infrequent", "psp")
 
@@ -96,7 +95,9 @@ ABLATION: dict[str, list[Settings]] = {
 }
 
 
-def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, Any]]) -> dict[str, fedmlh.Config]:
+def find_methods(
+    preset: str, budget_mib: float, searched: dict[str, dict[str, Any]], dataset: fedmlh.Dataset
+) -> dict[str, fedmlh.Config]:
     """The methods by name, those that send anything with and without codecs."""
     paper = fedmlh.Config.load(preset).replace(**FEDERATED, label_seeds="drawn", feature_seeds="drawn")
     found = {
@@ -104,7 +105,7 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
         "FedMLH, paper": paper,
         "FedAvg, searched": fedmlh.Config(**{**searched["fedavg"], **FEDERATED}),
         "FedMLH, searched": fedmlh.Config(**{**searched["fedmlh"], **FEDERATED}),
-        "recommended": recommend(budget_mib),
+        "recommended": recommend(budget_mib, dataset),
     }
     coded = {f"{name} + codecs": config.replace(**CODECS) for name, config in found.items()}
     central = fedmlh.Config(**searched["central"], rounds=FEDERATED["rounds"])
@@ -117,9 +118,10 @@ def find_methods(preset: str, budget_mib: float, searched: dict[str, dict[str, A
     }
 
 
-def recommend(budget_mib: float) -> fedmlh.Config:
+def recommend(budget_mib: float, dataset: fedmlh.Dataset) -> fedmlh.Config:
     """The preset under the budget of the paper's model, without its codecs."""
-    return fedmlh.Config.load("recommended").replace(**FEDERATED, **WHOLE, budget_mib=budget_mib, patience=0)
+    # As the preset was when these runs were made.
+    return former.recommend(int(budget_mib * 2**20), dataset.num_features, dataset.num_labels, **FEDERATED)
 
 
 _dataset: fedmlh.Dataset
@@ -201,16 +203,15 @@ def main() -> None:
     files = {side: arguments.searches.with_name(f"{name}-{side}.json") for side in ("fedavg", "fedmlh", "central")}
     searches = {side: json.loads(path.read_text()) for side, path in files.items()}
     budget_mib = searches["fedmlh"]["budget_bytes"] / 2**20
+    dataset = fedmlh.load(arguments.data)
     if arguments.what == "methods":
         settings = {side: search["winner"]["settings"] for side, search in searches.items()}
-        chosen = list(find_methods(arguments.preset, budget_mib, settings).items())
+        chosen = list(find_methods(arguments.preset, budget_mib, settings, dataset).items())
     else:
-        recommended = recommend(budget_mib)
+        recommended = recommend(budget_mib, dataset)
         chosen = [(name, recommended.replace(**change)) for name, changes in ABLATION.items() for change in changes]
     result = read(arguments)
-    dataset = fedmlh.load(arguments.data)
-    sized = [(name, choose_sizes(config, dataset.num_features, dataset.num_labels)[0]) for name, config in chosen]
-    wanted = [(name, settings_of(config), config) for name, config in sized]
+    wanted = [(name, settings_of(config), config) for name, config in chosen]
     if arguments.what == "ablation":  # of two ways a part may be, one is what `recommended` has
         wanted = [wanted[0], *(entry for entry in wanted if entry[1] != wanted[0][1])]
     # A method whose settings have changed since is measured anew.

@@ -66,8 +66,10 @@ class Config:
 
     name: str = option("custom", "what this set-up is called in tables and folder names")
     algorithm: Literal["fedmlh", "fedavg"] = option("fedmlh", "fedavg: one network with an output for every label")
-    training: Literal["rounds", "one-round"] = option(
-        "rounds", "rounds: networks, averaged every round; one-round: a linear model from sums that clients send once"
+    training: Literal["rounds", "one-round", "auto"] = option(
+        "rounds",
+        "rounds: networks, averaged every round; one-round: a linear model from sums that clients send once; auto: "
+        "what suits the data",
     )
     seed: int = option(0, "every random choice of the run follows from it", at_least=0, at_most=2**63 - 1)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU where there is one")
@@ -83,8 +85,8 @@ class Config:
     synthetic_features: int = option(5000, "built-in set: features d", at_least=10, at_most=MAX_SYNTHETIC)
     synthetic_labels: int = option(2000, "built-in set: labels p", at_least=10, at_most=MAX_SYNTHETIC)
 
-    partition: Literal["paper-code", "paper-text", "iid", "dirichlet", "folder"] = option(
-        "paper-code", "how training points reach clients"
+    partition: Literal["paper-code", "paper-text", "iid", "dirichlet", "folder", "auto"] = option(
+        "paper-code", "how training points reach clients; auto: by site folder where the data has them, else dirichlet"
     )
     dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3, at_most=1e6)
     pooled: bool = option(
@@ -96,8 +98,8 @@ class Config:
         at_least=0,
         at_most=1,
     )
-    num_clients: int = option(10, "K", at_least=1, at_most=10**6)
-    clients_per_round: int = option(4, "S", at_least=1, at_most=10**6)
+    num_clients: int = option(10, "K; 0: one per site folder, or else 10", at_least=0, at_most=10**6)
+    clients_per_round: int = option(4, "S; 0: all sites up to 10, or else 4", at_least=0, at_most=10**6)
     rounds: int = option(70, "T, synchronization rounds at most", at_least=1, at_most=10**6)
     local_epochs: int = option(5, "E", at_least=1, at_most=10**4)
     batch_size: int = option(100, "points a local step", at_least=1, at_most=10**6)
@@ -155,7 +157,7 @@ class Config:
     )
     budget_mib: float = option(
         0.0,
-        "sizes auto, and networks of correct: the largest model to send; 0: 400 bytes a label, 1 to 48 MiB",
+        "sizes auto, and networks of correct: the largest model to send; 0: by features and labels, 2 to 48 MiB",
         at_least=0,
         at_most=2**20,
     )
@@ -216,20 +218,23 @@ class Config:
     loss: Literal["bce", "softmax", "balanced-bce", "balanced-softmax"] = option(
         "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
     )
-    output_bias: Literal["random", "rare", "auto"] = option(
-        "random",
-        "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that; auto: with "
-        "sizes auto, by the model's size",
+    output_bias: Literal["random", "rare"] = option(
+        "random", "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that"
     )
-    loss_tau: float = option(1.0, "of a balanced loss: τ; with 0 it is the loss that is not", at_least=0, at_most=1e6)
+    loss_tau: float = option(
+        1.0,
+        "of a balanced loss: how much frequent buckets are weighed down; 0: not at all; -1 with sizes auto: by data",
+        at_least=-1,
+        at_most=1e6,
+    )
     optimizer: Literal["adam", "sgd"] = option("adam", "fresh for every client and round")
     learning_rate: float = option(
-        1e-3, "of the local optimizer; 0 with sizes auto: by the width", at_least=0, at_most=1e9
+        1e-3, "of the local optimizer; 0 with sizes auto: by the sizes", at_least=0, at_most=1e9
     )
     learning_rate_decay: float = option(
         1.0,
-        "what the learning rate is multiplied by after each round; 0 with sizes auto: by the model's size",
-        at_least=0,
+        "what the learning rate is multiplied by after each round",
+        at_least=1e-3,
         at_most=1,
     )
     prox_mu: float = option(
@@ -261,18 +266,18 @@ class Config:
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
             object.__setattr__(self, entry.name, _checked(entry, getattr(self, entry.name)))
-        if self.clients_per_round > self.num_clients:
+        if self.clients_per_round > self.num_clients > 0:
             raise UserError(
                 f"clients_per_round is {self.clients_per_round}, but there are only "
                 f"{self.num_clients} clients (num_clients)"
             )
-        if self.pooled and self.clients_per_round != 1:
+        if self.pooled and self.clients_per_round > 1:
             raise UserError(
                 f"pooled leaves one client, but clients_per_round is {self.clients_per_round}: set clients_per_round=1"
             )
-        if self.quorum > self.clients_per_round:
+        if self.quorum > self.clients_per_round > 0:
             raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
-        if self.selection == "validation" and self.validation_fraction == 0 and self.training != "one-round":
+        if self.selection == "validation" and self.validation_fraction == 0 and self.training == "rounds":
             raise UserError("selection 'validation' needs a validation_fraction above 0")
         if self.local_baseline and self.selection == "paper":
             raise UserError(
@@ -283,14 +288,12 @@ class Config:
                 "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
                 "only: set a learning_rate above 0"
             )
-        if self.learning_rate_decay < 1e-3 and (self.sizes == "given" or self.learning_rate_decay):
+        if self.loss_tau < 0 and (self.sizes == "given" or self.loss_tau != -1):
             raise UserError(
-                f"learning_rate_decay is {self.learning_rate_decay:g}: it must be at least 0.001, or 0, which stands "
-                f"for one that suits the sizes, with sizes 'auto' only"
+                f"loss_tau is {self.loss_tau:g}: it must be at least 0, or -1, which stands for one that suits the "
+                f"data, with sizes 'auto' only"
             )
-        if self.sizes == "given" and self.output_bias == "auto":
-            raise UserError("output_bias 'auto' is for sizes 'auto' only: set output_bias random or rare")
-        if self.budget_mib and self.sizes == "given" and not self.correct:
+        if self.budget_mib and self.sizes == "given" and self.training == "rounds":
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_key == "name":
             self._check_keyed()
@@ -311,8 +314,6 @@ class Config:
         self._check_drift()
         if self.training == "one-round":
             self._check_one_round()
-        elif self.correct:
-            raise UserError("correct is for training 'one-round' only: set correct=0")
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
@@ -394,13 +395,13 @@ class Config:
 
     @property
     def method(self) -> str:
-        """What is trained, in a word: fedmlh, fedavg or one-round."""
-        return "one-round" if self.training == "one-round" else self.algorithm
+        """What is trained, in a word: fedmlh, fedavg or one-round; auto if the data decides."""
+        return self.algorithm if self.training == "rounds" else self.training
 
     @property
     def most_rounds(self) -> int:
         """How many rounds a run has at most."""
-        return 1 + self.correct if self.training == "one-round" else self.rounds
+        return self.rounds if self.training == "rounds" else 1 + self.correct
 
     @property
     def num_feature_maps(self) -> int:

@@ -13,34 +13,22 @@ from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.delivery import mean_payload
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack
 from fedmlh.federated.task import MAX_PARAMETERS, Task
-from fedmlh.hashing.theory import collision_probability, smallest_buckets, typical_positives
+from fedmlh.hashing.theory import collision_probability, typical_positives
 from fedmlh.oneround.forecast import Forecast, Occurrences, forecast
-from fedmlh.sizing import (
-    FEWEST_INPUTS,
-    NARROWEST,
-    choose_sizes,
-    default_budget,
-    describe_start,
-    fit_network,
-    least_budget,
-    numbers_within,
-    show_mib,
-    suggest_buckets,
-    suggest_rate,
-    suggest_root,
-    suggest_start,
-    suggest_tables,
-)
+from fedmlh.sizing import RULE, Shape, choose_sizes, estimate_gain
 
 #: What a plan's sizes go into, and the preset of one round; commands say how a config differs from its preset.
 PRESET, ONCE = "recommended", "one-round"
 SIZES = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
-TABLES = (4, 8, 16, 32)
-#: Of the buckets that the rule suggests.
-SHARES = (0.5, 1, 2)
+#: Of the budget: what other models are shown.
+SHARES = (0.25, 0.5, 1, 2, 4)
+#: Features of the data where nobody says how many there are.
+_FEATURES = 20_000
 #: Label ids are hashed as 32-bit integers.
 _MOST_LABELS = 2**31 - 1
 _MOST = 2**53
+#: Clients where nobody says how many there are, and how many a round asks.
+_CLIENTS, _SAMPLED = 10, 4
 
 
 @dataclass(frozen=True)
@@ -60,6 +48,8 @@ class Candidate:
     collision_probability: float
     #: Of the bucket of a label of mean frequency; None where the data's totals are not known.
     positives: float | None
+    #: Points of P@k against the model of the plan's budget, roughly.
+    gain: float = 0.0
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -68,20 +58,16 @@ class Candidate:
         costs = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "config"}
         return sizes | costs
 
-    @property
-    def command(self) -> str:
-        """The command that runs it, given the data."""
-        return write_command(PRESET, self.config)
-
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates that keep to the budget and to Lemma 2, the one to take, and why."""
+    """Models of smaller and larger budgets, the one of the budget asked for, and why it has its sizes."""
 
     budget: int
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     reasons: tuple[str, ...]
+    command: str
 
 
 def make_plan(
@@ -91,14 +77,13 @@ def make_plan(
     num_positives: int | None = None,
     num_features: int | None = None,
     budget: int | None = None,
-    delta: float = 0.01,
     num_clients: int | None = None,
     clients_per_round: int | None = None,
     rounds: int | None = None,
     data: str = "",
     data_format: str = "auto",
 ) -> Plan:
-    """Sizes for such data and a model of at most `budget` bytes, by the rules of `recommended` and by Lemma 2."""
+    """Return sizes of networks for such data and a model of at most `budget` bytes, by the rules of `recommended`."""
     _check("num_labels", num_labels, 2, _MOST_LABELS)
     _check("num_features", num_features, 1, _MOST)
     _check("num_points", num_points, 1, _MOST)
@@ -107,50 +92,32 @@ def make_plan(
     if num_points is not None:
         _check("num_positives", num_positives, 0, num_points * num_labels)
     _check("budget", budget, 1, 4 * MAX_PARAMETERS)
-    preset = Config.load(PRESET)
+    preset = Config.load(PRESET).replace(training="rounds")
     base = _fill(preset, num_clients, clients_per_round, data, data_format).replace(
         rounds=preset.rounds if rounds is None else rounds
     )
-    allowed = default_budget(num_labels) if budget is None else budget
-
-    shapes = _list_shapes(num_labels, allowed, delta)
-    if not shapes:
-        raise UserError(
-            f"delta {delta:g} cannot be met for {num_labels:,} labels: even {max(TABLES)} tables with a bucket a label "
-            f"are too few; allow a larger delta"
-        )
-    candidates = []
-    for tables, buckets in shapes:
-        inputs, width = fit_network(numbers_within(allowed, tables), num_features or _MOST, buckets)
-        if width >= NARROWEST:
-            config = base.replace(
-                sizes="given",
-                num_tables=tables,
-                num_buckets=buckets,
-                feature_dim=inputs,
-                hidden_sizes=(width,),
-                learning_rate=suggest_rate(width),
-                **suggest_start(base, allowed),
-                feature_map="none" if inputs == num_features else base.feature_map,
-            )
-            candidates.append(weigh(config, num_labels, num_features or inputs, num_points, num_positives))
-    if not candidates:
-        inputs = min(num_features or FEWEST_INPUTS, FEWEST_INPUTS)
-        least = min(least_budget(tables, inputs, buckets) for tables, buckets in shapes)
-        raise UserError(
-            f"a budget of {allowed:,} bytes is too small for {num_labels:,} labels at delta {delta:g}: allow at least "
-            f"{show_mib(least)}"
-        )
-
-    tables, buckets = suggest_tables(allowed), suggest_buckets(num_labels, allowed)
-
-    def distance(candidate: Candidate) -> tuple[float, float]:
-        config = candidate.config
-        return abs(math.log2(config.num_tables / tables)), abs(math.log2(config.num_buckets / buckets))
-
-    chosen = min(candidates, key=distance)
-    why = _explain(chosen, num_labels, num_features, allowed, budget is not None, delta)
-    return Plan(allowed, tuple(candidates), chosen, tuple(why))
+    positives = None if num_points is None or num_positives is None else num_positives / num_points
+    shape = Shape(num_features or _FEATURES, num_labels, num_points, positives)
+    allowed = RULE.budget(shape) if budget is None else budget
+    candidates, chosen, why = [], None, []
+    for share in SHARES:
+        size = max(1, round(share * allowed))
+        try:
+            settled = 0.0 if budget is None and share == 1 else size / 2**20
+            config, reasons = choose_sizes(base.replace(budget_mib=settled), shape)
+            found = weigh(config, num_labels, shape.features, num_points, num_positives)
+        except UserError:
+            if share == 1:
+                raise
+            continue
+        candidates.append(dataclasses.replace(found, gain=estimate_gain(shape, allowed, size)))
+        if share == 1:
+            chosen, why = candidates[-1], reasons
+    assert chosen is not None  # or its budget would have been refused
+    if num_features is None:
+        why.append(f"so many features are assumed: {_FEATURES:,} (say --features)")
+    asked = base if budget is None else base.replace(budget_mib=budget / 2**20)
+    return Plan(allowed, tuple(candidates), chosen, tuple(why), write_command(PRESET, asked))
 
 
 def plan_one_round(
@@ -164,7 +131,7 @@ def plan_one_round(
 ) -> Forecast:
     """What one round will cost for points in which features and labels occur like that, on this machine."""
     config = _fill(Config.load(ONCE), num_clients, None, data, data_format)
-    chosen, _ = choose_sizes(config, num_features, num_labels)
+    chosen, _ = choose_sizes(config, Shape(num_features, num_labels))
     return forecast(occurrences, config, Task(chosen, num_features, num_labels), pick_device(config.device))
 
 
@@ -179,25 +146,14 @@ def write_command(preset: str, config: Config) -> str:
 
 
 def _fill(preset: Config, clients: int | None, sampled: int | None, data: str, data_format: str) -> Config:
-    """The preset for so many clients, or as many as are sampled; of few clients all are sampled."""
+    """Return the preset for so many clients, or as many as are sampled; of few clients all are sampled."""
+    _check("num_clients", clients, 1, 10**6)
+    _check("clients_per_round", sampled, 1, 10**6)
     if sampled is None:
-        sampled = min(preset.clients_per_round, preset.num_clients if clients is None else max(1, clients))
-    if clients is None:
-        clients = max(preset.num_clients, sampled)
-    return preset.replace(num_clients=clients, clients_per_round=sampled, data=data, data_format=data_format)
-
-
-def _list_shapes(num_labels: int, budget: int, delta: float) -> list[tuple[int, int]]:
-    """Tables and buckets around what the rules suggest, none below what Lemma 2 asks for."""
-    shapes = []
-    for tables in TABLES:
-        least = smallest_buckets(num_labels, tables, delta)
-        wanted = [max(least, round(share * suggest_buckets(num_labels, budget))) for share in SHARES]
-        # More buckets than labels would be refused by a run.
-        shapes += [
-            (tables, buckets) for buckets in sorted({min(num_labels, count) for count in wanted}) if buckets >= least
-        ]
-    return shapes
+        sampled = min(_SAMPLED, clients or _SAMPLED)
+    return preset.replace(
+        num_clients=clients or max(_CLIENTS, sampled), clients_per_round=sampled, data=data, data_format=data_format
+    )
 
 
 def weigh(
@@ -238,40 +194,6 @@ def _message_bytes(task: Task, examples: int) -> tuple[int, int, int]:
         broadcast(1, "initial", []),
         broadcast(2, config.broadcast_codec, [1, 0]) + mean_payload(task),
     )
-
-
-def _explain(
-    chosen: Candidate, num_labels: int, num_features: int | None, budget: int, is_set: bool, delta: float
-) -> list[str]:
-    config = chosen.config
-    tables, buckets = suggest_tables(budget), suggest_buckets(num_labels, budget)
-    least = smallest_buckets(num_labels, config.num_tables, delta)
-    reasons = [
-        f"model of at most {budget / 2**20:,.2f} MiB: {'as set' if is_set else 'the default for so many labels'}"
-    ]
-    if config.num_tables == tables:
-        reasons.append(f"{tables} tables: many small ones rather than few large ones, by the rule for this budget")
-    else:
-        reasons.append(f"{config.num_tables} tables: budget and δ = {delta:g} leave no room for the rule's {tables}")
-    if config.num_buckets == buckets:
-        reasons.append(
-            f"{buckets:,} buckets: the rule's {suggest_root(budget)}·√p (32 at least); Lemma 2 asks for {least:,} at "
-            f"δ = {delta:g}"
-        )
-    elif config.num_buckets == least:
-        reasons.append(f"{least:,} buckets: what Lemma 2 asks for at δ = {delta:g}; the rule's would be {buckets:,}")
-    else:
-        reasons.append(f"{config.num_buckets:,} buckets: the budget leaves no room for the rule's {buckets:,}")
-    (width,) = config.hidden_sizes
-    if num_features is None:
-        of = ", if the data has as many (say --features)"
-    elif config.feature_map == "none":
-        of = ", all of them as they are"
-    else:
-        of = f" hashed from {num_features:,}"
-    reasons.append(f"{config.feature_dim:,} features{of}, one hidden layer of {width}: what the budget leaves")
-    reasons.append(describe_start(suggest_start(Config.load(PRESET), budget), budget))
-    return reasons
 
 
 def _check(name: str, value: int | None, least: int, most: int) -> None:

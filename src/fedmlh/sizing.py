@@ -1,168 +1,270 @@
-"""Sizes from the data and a byte budget: how many tables, how many buckets, how wide, and how large a step suits that.
+"""Sizes from the data and a byte budget: how many tables, buckets and features, how wide, and how clients train.
 
-The rules come from the searches under experiments/recipe (docs/recipe.md): one hidden layer, more and smaller tables
-than the paper's, buckets that grow with √p, a hidden layer that grows a little faster than the inputs where a table may
-cost more, and a step that is the smaller the wider that layer is. Small models start with biases that call every bucket
-rare, and keep their step: better in the end, after a slower first round, which large ones would not make up for.
+The rules were fitted on validation parts by experiments/networks/fit.py (docs/recipe.md). Labels are hashed into many
+small tables, each with its own hashed features, since an ensemble of different small networks beats one large network
+of the same bytes. Everything changes gradually with the budget and with the data.
 """
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from fedmlh.config import Config
+from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
 
-#: What is chosen with sizes = "auto"; a learning rate or a decay above 0, an output_bias that is not "auto" and
-#: feature_map "none" stay as they are.
+#: What sizes = "auto" chooses, beside a learning_rate of 0 and a loss_tau of -1.
 SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
-CHOSEN = (*SIZED, "label_map", "feature_map", "learning_rate", "learning_rate_decay", "output_bias")
-#: Without a budget: so many bytes of model a label, within these bounds.
-_BYTES_A_LABEL, _LEAST, _MOST = 400, 1 << 20, 48 << 20
-#: A large model: 16 tables, and a fast start.
-_LARGE = 8 << 20
+#: Bounds on the budget where nobody set one.
+_LEAST, _MOST = 2 << 20, 48 << 20
+#: Networks that correct a linear model: a share of what networks alone get, and at least so much.
+_BESIDE, _LEAST_BESIDE = 4, 1 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
-FEWEST_INPUTS, NARROWEST, WIDEST = 64, 8, 4096
+FEWEST_INPUTS, FEWEST_BUCKETS, NARROWEST, WIDEST = 64, 32, 8, 4096
+#: FedAvg hashes its features where its hidden layer would be narrower.
+_NARROWEST_ALONE = 16
 #: Of the linear model of one round: labels that have a column each, and where they are more, buckets in so many tables.
-_MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
-#: What networks that correct a linear model have in common with it.
-_COMMON = (
-    "seed device gpu_precision partition dirichlet_alpha frequent_threshold num_clients clients_per_round quorum "
-    "max_attempts deadline budget_mib label_key validation_fraction top_k propensity_a propensity_b"
-).split()
+MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
 #: Of a budget, what surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
-def choose_sizes(config: Config, num_features: int, num_labels: int) -> tuple[Config, list[str]]:
-    """The config with its sizes filled in where they are to be chosen, and a line a choice that says why."""
+@dataclass(frozen=True)
+class Shape:
+    """What the rules see of the data; None where nobody knows."""
+
+    features: int
+    labels: int
+    points: int | None = None  # to train on, of all clients together
+    positives: float | None = None  # labels per point
+
+    @classmethod
+    def of(cls, train: Split) -> "Shape":
+        """Return the shape of a training part."""
+        points = len(train)
+        return cls(train.X.shape[1], train.Y.shape[1], points, train.Y.nnz / max(1, points))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The numbers of the rules."""
+
+    #: Bytes of model: so many times d·√p.
+    bytes_per_cell: float = 40.0
+    #: Buckets of a table: so many times √p.
+    roots: float = 8.0
+    #: Features of a table: so many times the root of its parameters.
+    inputs: float = 5.5
+    #: A table for every so many MiB, between the least and the most.
+    mib_per_table: float = 3.0
+    least_tables: int = 8
+    most_tables: int = 16
+    #: Adam's learning rate: so much by the root of the width, and of the steps in a round beyond so many.
+    rate: float = 0.07
+    steps: float = 75.0
+    least_rate: float = 0.35
+    #: τ: where a point has this share of all buckets it is 0, and it rises by so much where it has a tenth of that.
+    dense: float = 0.08
+    slope: float = 0.6
+    #: The same for FedAvg, up to a limit.
+    dense_alone: float = 0.02
+    slope_alone: float = 0.25
+    most_tau_alone: float = 0.25
+
+    def budget(self, shape: Shape) -> int:
+        """Return bytes of model where nobody set a limit."""
+        return round(min(_MOST, max(_LEAST, self.wish(shape))))
+
+    def wish(self, shape: Shape) -> float:
+        """Return bytes of model beyond which more hardly helps."""
+        return self.bytes_per_cell * shape.features * math.sqrt(shape.labels)
+
+    def tables(self, budget: int) -> int:
+        """Return R."""
+        return min(self.most_tables, max(self.least_tables, round(budget / 2**20 / self.mib_per_table)))
+
+    def buckets(self, shape: Shape, numbers: int) -> int:
+        """Return B for a table of so many parameters; where these are few, no more than it has features."""
+        wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(numbers))
+        return min(shape.labels, max(FEWEST_BUCKETS, round(wanted)))
+
+    def fit(self, shape: Shape, numbers: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
+        """Return features and width of a network of so many parameters; a width below 8: none is worth training.
+
+        `whole`: features are not hashed. `alone`: it is the one network of FedAvg.
+        """
+        narrowest = _NARROWEST_ALONE if alone else NARROWEST
+        most = (numbers - outputs) // narrowest - outputs - 1
+        inputs = shape.features
+        if not whole:
+            wanted = most if alone else min(most, round(self.inputs * math.sqrt(numbers)))
+            inputs = min(inputs, max(FEWEST_INPUTS, wanted))
+        return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
+
+    def learning_rate(self, width: int, steps: float, *, alone: bool) -> float:
+        """Return Adam's learning rate for a hidden layer of that width and so many steps of a client in a round."""
+        share = 1.0 if alone else min(1.0, max(self.least_rate, math.sqrt(self.steps / steps)))
+        return float(f"{share * self.rate / math.sqrt(width):.3g}")
+
+    def tau(self, density: float, *, alone: bool) -> float:
+        """Return τ where a point has this share of all outputs."""
+        dense, slope, most = (
+            (self.dense_alone, self.slope_alone, self.most_tau_alone) if alone else (self.dense, self.slope, 1.0)
+        )
+        return round(min(most, max(0.0, slope * math.log10(dense / density))), 2)
+
+
+RULE = Rule()
+
+
+def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:
+    """Return the config with its sizes filled in where they are to be chosen, and a line per choice that says why."""
     if config.sizes == "given":
         return config, []
     if config.training == "one-round":
-        return _choose_outputs(config, num_labels)
-    budget = int(config.budget_mib * 2**20) or default_budget(num_labels)
-    reasons = [
-        f"model of at most {budget / 2**20:.2f} MiB ("
-        + ("as set)" if config.budget_mib else f"the default for {num_labels:,} labels)")
-    ]
-    tables, outputs, fewest = 1, num_labels, max(FEWEST_INPUTS, num_labels)
-    if config.algorithm == "fedmlh":
-        tables, fewest = suggest_tables(budget), FEWEST_INPUTS
-        if config.label_map != "identity":
-            outputs = suggest_buckets(num_labels, budget)
-        kind = "outputs, one a label" if outputs == num_labels else f"buckets, about {suggest_root(budget)}·√p"
-        reasons.append(f"{tables} tables of {outputs:,} {kind}: many small tables rather than few large")
-    if config.feature_map == "none":
-        fewest = num_features
-    inputs, width = fit_network(numbers_within(budget, tables), num_features, outputs, fewest)
+        return _choose_outputs(config, shape, rule)
+    return _choose_networks(config, shape, rule)
+
+
+def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
+    budget = int(config.budget_mib * 2**20) or rule.budget(shape)
+    alone = config.algorithm == "fedavg"
+
+    def fit(budget: int) -> tuple[int, int, int, int]:
+        tables = 1 if alone else rule.tables(budget)
+        numbers = numbers_within(budget, tables)
+        identity = alone or config.label_map == "identity"
+        outputs = shape.labels if identity else rule.buckets(shape, numbers)
+        return tables, outputs, *rule.fit(shape, numbers, outputs, whole=config.feature_map == "none", alone=alone)
+
+    tables, outputs, inputs, width = fit(budget)
     if width < NARROWEST:
-        least = least_budget(tables, inputs, outputs)
-        if config.algorithm == "fedmlh":  # so much, as it is shown, may call for more tables
-            least = least_budget(suggest_tables(least + 2**20 // 100), inputs, outputs)
+        least = find_least(lambda size: fit(size)[-1] >= NARROWEST, budget)
         raise UserError(
-            f"budget_mib leaves a hidden layer of {max(width, 0)} for {num_labels:,} labels: allow at least "
+            f"budget_mib leaves a hidden layer of {max(width, 0)} for {shape.labels:,} labels: allow at least "
             f"{show_mib(least)}"
         )
-    features = "features as they are" if inputs == num_features else f"features hashed from {num_features:,}"
+    origin = "as set" if config.budget_mib else "the default for such data"
+    reasons = [f"model of at most {budget / 2**20:.2f} MiB ({origin}): {describe_neighbours(shape, budget, rule)}"]
+    changes: dict[str, Any] = {}
+    if not alone:
+        changes = {"num_tables": tables, "num_buckets": outputs}
+        if outputs == shape.labels and config.label_key == "id":
+            changes["label_map"] = "identity"
+            reasons.append(f"{tables} tables with an output per label: hashing so few would save nothing")
+        else:
+            why = "; sites know labels by name, so they are hashed, few as they are" if outputs == shape.labels else ""
+            reasons.append(f"{tables} tables of {outputs:,} buckets for {shape.labels:,} labels{why}")
+    features = "features as they are" if inputs == shape.features else f"features hashed from {shape.features:,}"
     reasons.append(f"{inputs:,} {features}, one hidden layer of {width}: what the budget leaves")
-    rate = config.learning_rate
-    if rate == 0:
-        rate = suggest_rate(width)
-        reasons.append(f"learning rate {rate:g}: 0.07 / √{width}, since wider layers want smaller steps")
-    start = suggest_start(config, budget)
-    if start:
-        reasons.append(describe_start(start, budget))
-    feature_map = "none" if inputs == num_features else config.feature_map
-    sizes = {"num_tables": tables, "num_buckets": outputs} if config.algorithm == "fedmlh" else {}
+    training, more = choose_training(config, shape, outputs, width, rule)
+    feature_map = "none" if inputs == shape.features else config.feature_map
     chosen = config.replace(
-        **sizes,
+        **changes,
+        **training,
         sizes="given",
         budget_mib=0.0,
         feature_map=feature_map,
         feature_dim=inputs,
         hidden_sizes=(width,),
-        learning_rate=rate,
-        **start,
     )
-    return chosen, reasons
+    return chosen, [*reasons, *more]
 
 
-def _choose_outputs(config: Config, num_labels: int) -> tuple[Config, list[str]]:
+def choose_training(
+    config: Config, shape: Shape, outputs: int, width: int, rule: Rule = RULE
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the step and τ where the config leaves them open, and why; unknown points and labels are assumed."""
+    alone = config.algorithm == "fedavg"
+    found: dict[str, Any] = {}
+    reasons = []
+    if config.learning_rate == 0:
+        points = 1000.0 if shape.points is None else shape.points / max(1, config.num_clients)
+        steps = max(1.0, points * config.local_epochs / config.batch_size)
+        found["learning_rate"] = rule.learning_rate(width, steps, alone=alone)
+        reasons.append(
+            f"learning rate {found['learning_rate']:g}: wider layers and more steps in a round (about {steps:,.0f}) "
+            f"want smaller ones"
+        )
+    if config.loss_tau < 0:
+        positives = 5.0 if shape.positives is None else shape.positives
+        density = max(positives, 1e-9) / outputs
+        found["loss_tau"] = rule.tau(density, alone=alone)
+        reasons.append(
+            f"τ {found['loss_tau']:g}: a point has {100 * density:.2g} % of the outputs, and rare ones want to be "
+            f"weighed up more"
+        )
+    return found, reasons
+
+
+def _choose_outputs(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
     """One output per label for the linear model of one round, or tables of buckets where labels are too many."""
-    config = config.replace(sizes="given", budget_mib=config.budget_mib if config.correct else 0.0)
-    if config.label_map == "identity" or (config.label_key == "id" and num_labels <= _MOST_OUTPUTS):
-        return config.replace(label_map="identity"), [f"{num_labels:,} outputs, one per label"]
-    buckets = min(num_labels, _MOST_BUCKETS // _ONE_ROUND_TABLES)
+    config, reasons = _settle_networks(config, shape, rule)
+    if not config.correct:  # though it may be corrected later
+        reasons = []
+    if config.label_map == "identity" or (config.label_key == "id" and shape.labels <= MOST_OUTPUTS):
+        return config.replace(label_map="identity"), [f"{shape.labels:,} outputs, one per label", *reasons]
+    buckets = min(shape.labels, _MOST_BUCKETS // _ONE_ROUND_TABLES)
     chosen = config.replace(num_tables=_ONE_ROUND_TABLES, num_buckets=buckets)
-    return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {num_labels:,} labels"]
+    return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {shape.labels:,} labels", *reasons]
 
 
-def choose_networks(config: Config, num_features: int, num_labels: int) -> tuple[Config, list[str]]:
-    """The set-up of the networks that correct a linear model: `recommended`, for the clients and points of this run."""
-    common = {name: getattr(config, name) for name in _COMMON}
-    networks = Config.load("recommended").replace(name=config.name, rounds=config.correct, **common)
-    return choose_sizes(networks, num_features, num_labels)
+def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
+    """Return the config with all that the networks beside a linear model depend on, beyond the sizes of the data."""
+    if config.validation_fraction == 0:  # which leaves no points to see by whether networks help
+        return config.replace(sizes="given", budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
+    if not config.budget_mib:
+        budget = max(_LEAST_BESIDE, rule.budget(shape) // _BESIDE)
+        config = config.replace(budget_mib=budget / 2**20)
+    networks, reasons = _choose_networks(_make_networks(config), shape, rule)
+    config = config.replace(sizes="given", learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
+    return config, [f"networks beside it: {reason}" for reason in reasons]
 
 
-def default_budget(num_labels: int) -> int:
-    """Bytes of model where nobody set a limit."""
-    return min(_MOST, max(_LEAST, _BYTES_A_LABEL * num_labels))
+def choose_networks(config: Config, num_features: int, num_labels: int) -> Config:
+    """Return the set-up of the networks that correct a linear model, of which the config has settled the rest."""
+    return _choose_networks(_make_networks(config), Shape(num_features, num_labels), RULE)[0]
 
 
-def suggest_tables(budget: int) -> int:
-    """R: many small tables rather than few large ones."""
-    return 16 if budget >= _LARGE else 8
+def _make_networks(config: Config) -> Config:
+    """Return the set-up of the networks beside a linear model; its sizes are open."""
+    changes: dict[str, Any] = {"label_map": "murmur3", "label_seeds": "drawn", "feature_seeds": "drawn"}
+    return config.replace(training="rounds", sizes="auto", rounds=max(1, config.correct), correct=0, **changes)
 
 
-def suggest_buckets(num_labels: int, budget: int) -> int:
-    """B: 4·√p in 16 tables, 6·√p in 8."""
-    return min(num_labels, max(32, round(suggest_root(budget) * math.sqrt(num_labels))))
+def describe_neighbours(shape: Shape, budget: int, rule: Rule = RULE) -> str:
+    """Say what half and twice the bytes would mean."""
+    half, twice = (estimate_gain(shape, budget, size, rule) for size in (budget / 2, 2 * budget))
+    return f"about {half:+.1f} points of P@k with half of it, {twice:+.1f} with twice as much"
 
 
-def suggest_start(config: Config, budget: int) -> dict[str, Any]:
-    """How the output layer starts and the step goes on, where the config leaves that open."""
-    small = budget < _LARGE
-    start: dict[str, Any] = {}
-    if config.output_bias == "auto":
-        start["output_bias"] = "rare" if small else "random"
-    if config.learning_rate_decay == 0:
-        start["learning_rate_decay"] = 1.0 if small else 0.95
-    return start
+def estimate_gain(shape: Shape, budget: float, other: float, rule: Rule = RULE) -> float:
+    """Return roughly by how many points P@k changes with another budget, as on the data sets of the fit."""
+
+    def loss(size: float) -> float:
+        return 0.3 * max(0.0, math.log2(rule.wish(shape) / size)) ** 2
+
+    return loss(budget) - loss(other)
 
 
-def describe_start(start: dict[str, Any], budget: int) -> str:
-    """A line that says what `suggest_start` chose, and why."""
-    why = "below 8 MiB that ends better" if budget < _LARGE else "from 8 MiB on that starts faster"
-    return ", ".join(f"{name} {value}" for name, value in start.items()) + f": {why}"
-
-
-def suggest_root(budget: int) -> int:
-    """How many times √p a table has buckets."""
-    return 4 if budget >= _LARGE else 6
-
-
-def fit_network(numbers: int, num_features: int, outputs: int, fewest_inputs: int = FEWEST_INPUTS) -> tuple[int, int]:
-    """Inputs and hidden width of a table's network of at most so many parameters; a width of 0 or less: none fits."""
-    width = min(WIDEST, max(NARROWEST, round(0.07 * numbers**0.6)))
-    inputs = min(num_features, max(fewest_inputs, (numbers - outputs) // width - outputs - 1))
-    return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
-
-
-def suggest_rate(width: int) -> float:
-    """Adam's learning rate for a hidden layer of that width."""
-    return round(0.07 / math.sqrt(width), 4)
+def find_least(fits: Callable[[int], bool], low: int) -> int:
+    """Return about the fewest bytes that fit; `low` of them do not."""
+    high = max(2 * low, 1 << 12)
+    while not fits(high):
+        low, high = high, 2 * high
+    while high - low > 1 << 8:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def numbers_within(budget: int, tables: int) -> int:
     """Parameters of each table's network, if the message that carries all of them is to keep to the budget."""
     return max(0, budget - _HEADER) // 4 // tables
-
-
-def least_budget(tables: int, inputs: int, outputs: int) -> int:
-    """Bytes for the narrowest networks that are worth training."""
-    return 4 * tables * ((inputs + 1 + outputs) * NARROWEST + outputs) + _HEADER
 
 
 def parse_size(text: str) -> int:

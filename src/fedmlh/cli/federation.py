@@ -4,6 +4,7 @@ import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,19 +43,22 @@ def init(
     _need_flower()
     from fedmlh.deployment.federation import Federation, Yardstick
     from fedmlh.evaluation.evaluate import LabelCounts
-    from fedmlh.sizing import choose_sizes
+    from fedmlh.sizing import Shape, choose_sizes
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
     if not names:
         raise UserError("--sites names no site: say for example --sites north,south")
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names), settings)
+    if chosen.training == "auto":
+        chosen = chosen.replace(training="rounds")
+        tell("networks in rounds: --set training=one-round needs sites that agree to show statistics of their data")
     if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
         tell("labels are hashed by name (label_key), so that sites need not number them alike")
     dataset = open_data(chosen)
-    chosen, reasons = choose_sizes(
-        chosen.replace(partition="folder", data=""), dataset.num_features, dataset.num_labels
-    )
+    # How many points sites have is not known yet.
+    shape = replace(Shape.of(dataset.train), points=None)
+    chosen, reasons = choose_sizes(chosen.replace(partition="folder", data=""), shape)
     for reason in reasons:
         tell(reason)
     others = "is trained on, never predicted" if chosen.label_key == "name" else "is refused"
@@ -218,11 +222,11 @@ def _need_flower() -> None:
 def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
     """Return the config for so many sites; a round asks all of them if the config wants more than there are.
 
-    Algorithm one-round asks all of them in any case.
+    One round asks all of them in any case.
 
     A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
     """
-    most = sites if config.training == "one-round" else min(config.clients_per_round, sites)
+    most = sites if config.training == "one-round" else min(config.clients_per_round or 10, sites)
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
     quorum = min(config.quorum, most) if chosen else most // 2 + 1
     return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)

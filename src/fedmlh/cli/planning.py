@@ -29,9 +29,8 @@ def plan(
     ] = None,
     data_format: FormatOption = "auto",
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it 400 bytes a label, 1 to 48 MiB")
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 2 to 48 MiB")
     ] = None,
-    delta: Annotated[float, typer.Option(help="probability allowed for labels that no table tells apart")] = 0.01,
     clients: Annotated[int | None, typer.Option(help="clients K; without it 10, or S if that is more")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
     rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
@@ -65,7 +64,6 @@ def plan(
         num_positives=positives,
         num_features=features,
         budget=None if budget is None else parse_size(budget),
-        delta=delta,
         num_clients=clients,
         clients_per_round=clients_per_round,
         rounds=rounds,
@@ -100,9 +98,14 @@ def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
 def _print_values(made: "Plan", once: "Forecast | None") -> None:
     from fedmlh.planning import ONCE, write_command
 
-    chosen = {**made.chosen.figures, "command": made.chosen.command}
-    rows = [candidate.figures for candidate in made.candidates]
-    values = {"budget": made.budget, "chosen": chosen, "reasons": made.reasons, "candidates": rows, "one_round": None}
+    values: dict[str, Any] = {
+        "budget": made.budget,
+        "chosen": made.chosen.figures,
+        "reasons": made.reasons,
+        "candidates": [candidate.figures for candidate in made.candidates],
+        "command": made.command,
+        "one_round": None,
+    }
     if once is not None:
         command = write_command(ONCE, once.config)
         values["one_round"] = {**once.figures, "reasons": once.reasons, "command": command}
@@ -111,7 +114,7 @@ def _print_values(made: "Plan", once: "Forecast | None") -> None:
 
 def _show_rounds(made: "Plan") -> None:
     table = Table("", **_BARE)
-    for head in ("R", "B", "inputs", "hidden", "model", "up", "down", "total", "collision", "positives"):
+    for head in ("R", "B", "inputs", "hidden", "model", "up", "down", "total", "collision", "positives", "P@k"):
         table.add_column(head, justify="right")
     for row in made.candidates:
         taken = row is made.chosen
@@ -122,6 +125,7 @@ def _show_rounds(made: "Plan") -> None:
             *map(_mib, (row.model_bytes, row.bytes_up, row.bytes_down, row.bytes_total)),
             f"{row.collision_probability:.1e}",
             "–" if row.positives is None else f"{row.positives:,.1f}",
+            "" if taken else f"{row.gain:+.1f}",
             style="bold" if taken else None,
         )
     console.print(table)
@@ -129,12 +133,13 @@ def _show_rounds(made: "Plan") -> None:
     console.print(
         f"MiB: model; up, what {config.clients_per_round} clients send a round, and down, what they are sent on "
         f"average, before deflating; total, {config.rounds} rounds. collision: probability that no table tells some "
-        f"pair of labels apart. positives: expected in the bucket of a label of mean frequency.",
+        f"pair of labels apart. positives: expected in the bucket of a label of mean frequency. P@k: points that "
+        f"another budget costs or gains, roughly.",
         style="dim",
     )
     for reason in made.reasons:
         console.print(reason, soft_wrap=True)
-    console.print(made.chosen.command, soft_wrap=True)
+    console.print(made.command, soft_wrap=True)
 
 
 def _show_once(once: "Forecast") -> None:

@@ -61,7 +61,8 @@ def run(
 
     flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
-    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-{chosen.method}-seed{chosen.seed}"
+    method = [] if chosen.training == "auto" else [chosen.method]
+    out = out or Path("runs") / "-".join([_as_file_name(chosen.name), *method, f"seed{chosen.seed}"])
     if resume and not out.is_dir():
         tell(f"{out} holds no run to go on with: this is a new one")
     _check_free(RunFolder(out), chosen, resume)

@@ -71,6 +71,11 @@ def divide(train: Split, config: Config) -> Division:
     return Division(validation, fit.take(public), shards, held_out, reached, len(fit))
 
 
+def count_sites(sites: np.ndarray | None) -> int:
+    """Return how many sites own points, given the site of each; 0 where the data does not come by site."""
+    return 0 if sites is None else int(sites.max(initial=-1)) + 1
+
+
 def _draw_shared(count: int, config: Config) -> np.ndarray:
     """Rows that everyone gets, after which the partition deals out the same rows as without."""
     size = round(config.shared_fraction * count)
@@ -84,7 +89,7 @@ def _draw_shared(count: int, config: Config) -> np.ndarray:
 def _check_sites(sites: np.ndarray | None, num_clients: int) -> None:
     if sites is None:
         raise UserError("partition 'folder' needs data that comes in site folders, one a client")
-    count = int(sites.max(initial=-1)) + 1
+    count = count_sites(sites)
     if count != num_clients:
         raise UserError(
             f"partition 'folder' gives each client a site folder, but num_clients is {num_clients} and the data has "

@@ -26,8 +26,9 @@ from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.bundle import Networks
 
-#: What a point of logit may count beside the linear model's scores, of which 1 says that the label is there.
-WEIGHTS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+#: What a point of logit may count beside the linear model's scores, of which 1 says that the label is there: from
+#: nearly nothing to networks that decide alone.
+WEIGHTS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0)
 #: The mean of P@k must rise by so much, or the linear model stays alone.
 _LEAST_GAIN = 0.001
 

@@ -39,7 +39,6 @@ from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.wire import encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
-from fedmlh.sizing import choose_sizes
 from fedmlh.storage import write_checked
 
 
@@ -55,9 +54,6 @@ def run_once(
     tell: Tell = ignore,
 ) -> Run:
     """Ask every client once, solve, test the model and keep it, all in the folder `out`."""
-    config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
-    for reason in reasons:
-        tell(reason)
     folder = RunFolder(Path(out))
     with hold(folder.path):
         folder.check(config, resume=resume)

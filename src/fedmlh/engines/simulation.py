@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedmlh.choices import settle
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
@@ -22,7 +23,6 @@ from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.runs.checkpoint import Progress
 from fedmlh.runs.folder import RunFolder
-from fedmlh.sizing import choose_sizes
 
 
 def run(
@@ -37,11 +37,11 @@ def run(
     tell: Tell = ignore,
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`."""
-    if config.training == "one-round":
-        return run_once(config, dataset, out, engine=engine, resume=resume, workers=workers, watch=watch, tell=tell)
-    config, reasons = choose_sizes(config, dataset.num_features, dataset.num_labels)
+    config, reasons = settle(config, dataset)
     for reason in reasons:
         tell(reason)
+    if config.training == "one-round":
+        return run_once(config, dataset, out, engine=engine, resume=resume, workers=workers, watch=watch, tell=tell)
     folder = RunFolder(Path(out))
     with hold(folder.path):
         folder.check(config, resume=resume)

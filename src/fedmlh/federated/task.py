@@ -96,7 +96,7 @@ class Task:
     @cached_property
     def networks(self) -> "Task":
         """What the networks learn that correct the linear model of this task."""
-        config, _ = choose_networks(self.config, self.num_features, self.num_labels)
+        config = choose_networks(self.config, self.num_features, self.num_labels)
         return Task(config, self.num_features, self.num_labels)
 
     def initial(self, seed: int) -> Tensor:

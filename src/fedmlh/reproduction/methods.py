@@ -6,9 +6,10 @@ from typing import Any
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
+from fedmlh.reproduction.former import recommend
 from fedmlh.reproduction.paper import model_bytes
 from fedmlh.reproduction.sources import Source
-from fedmlh.sizing import choose_sizes, fit_width
+from fedmlh.sizing import fit_width
 
 #: Key in results, and how tables name it.
 METHODS = {"fedmlh": "FedMLH", "fedavg": "FedAvg", "recommended": "recommended", "tuned": "tuned FedAvg"}
@@ -31,10 +32,7 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
     }
     common |= {name: value for name, value in source.settings.items() if name.startswith(("synthetic_", "local_"))}
     if method == "recommended":
-        # No codecs: nobody else here has them.
-        whole = {"update_codec": "fp32", "broadcast_codec": "fp32"}
-        recommended = Config.load("recommended").replace(**common, **whole, budget_mib=budget / 2**20)
-        return choose_sizes(recommended, dataset.num_features, dataset.num_labels)[0]
+        return recommend(budget, dataset.num_features, dataset.num_labels, **common)  # no codecs: nobody here has them
     search = find_search(source)
     dim = max(64, round(search["feature_share"] * dataset.num_features))
     whole = dim >= dataset.num_features

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmlh.choices import list_open
 from fedmlh.config import Config
 from fedmlh.drafts import is_draft, sweep
 from fedmlh.errors import UserError
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
 from fedmlh.runs.summary import checked_record, checked_summary
-from fedmlh.sizing import CHOSEN
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json, read_text
 
@@ -82,7 +82,7 @@ class RunFolder:
     def _check_same(self, config: Config) -> None:
         """Refuse settings that would make the run in this folder another one."""
         before = self.read_config()
-        open_yet = CHOSEN if config.sizes == "auto" else ()  # checked once they have been chosen
+        open_yet = list_open(config)  # checked once they have been chosen
         for entry in dataclasses.fields(Config):
             old, new = getattr(before, entry.name), getattr(config, entry.name)
             if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:

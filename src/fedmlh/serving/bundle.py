@@ -175,7 +175,7 @@ def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> tupl
     """Return the networks beside a linear model."""
     config = Config.from_toml(sealed.read("networks.toml", MOST_TOML).decode(), f"{folder / 'networks.toml'}")
     beside = Task(config, task.num_features, task.num_labels)
-    if config.algorithm != "fedmlh" or not math.isfinite(about["weight"]):
+    if config.method != "fedmlh" or not math.isfinite(about["weight"]):
         raise ValueError("networks beside a linear model that cannot stand there")
     weights = _load_weights(sealed, "networks.safetensors", beside)
     if weights.dtype != torch.float16 or not beside.stack.fits(weights.float()):

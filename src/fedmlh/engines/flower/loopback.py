@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmlh.choices import settle
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
@@ -20,12 +21,11 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.bundle import have_same_weights
-from fedmlh.sizing import choose_sizes
 
 
 def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = "") -> Federation:
     """The folders of a federation whose sites hold what a run in one process would deal out to its clients."""
-    config, _ = choose_sizes(config, dataset.num_features, dataset.num_labels)
+    config, _ = settle(config, dataset)
     division = divide(dataset.train, config)
     if len(division.shards) < config.num_clients:
         raise UserError(

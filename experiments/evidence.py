@@ -1,0 +1,205 @@
+"""What `recommended` gives beside other methods, on test, all points dealt out, every byte counted both ways.
+
+    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|grid|parts [--seeds 3] [--jobs 12]
+        [--device cuda] [--minutes M]
+
+sets: every method on every set. grid: partitions and numbers of clients. parts: what label hashing, feature hashing, an
+ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes. Rounds are selected on
+validation; test figures are written for every round, so that methods can be compared at equal bytes: at the round that
+validation would have selected among those that the bytes allow. A line per run is added to OUT.jsonl as it ends, and what
+the file already holds is not run again.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedmlh
+from fedmlh.choices import settle
+from fedmlh.sizing import RULE, Shape
+
+Settings = dict[str, Any]
+
+IN_ROUNDS: Settings = {"training": "rounds"}
+FEDAVG: Settings = {"training": "rounds", "algorithm": "fedavg"}
+#: Settings on top of `recommended`; `share` scales the budget that the rule gives.
+METHODS: dict[str, Settings] = {
+    "recommended": {},
+    "one round": {"training": "one-round", "correct": 0},
+    "networks": IN_ROUNDS,
+    "networks, a quarter": {**IN_ROUNDS, "share": 0.25},
+    "FedAvg": FEDAVG,
+    # Messages of FedAvg deflate better: a larger model may send as much.
+    "FedAvg, larger": {**FEDAVG, "share": 2.0},
+    "FedAvg, a quarter": {**FEDAVG, "share": 0.25},
+    "FedAvg, half": {**FEDAVG, "share": 0.5},
+}
+#: The paper's set-up, with its sizes for the data set of about this many labels.
+PAPER = {"FedMLH, paper": "fedmlh", "FedAvg, paper": "fedavg"}
+PAPER_PRESETS = ((10_000, "eurlex-4k"), (math.inf, "wiki10-31k"))
+GRID_METHODS = ("one round", "networks", "FedAvg")
+#: Partition, clients, and how many of them a round asks.
+GRID: dict[str, Settings] = {
+    f"{name}, K {clients}": {**partition, "num_clients": clients, "clients_per_round": sampled}
+    for (name, partition), (clients, sampled) in product(
+        {
+            "iid": {"partition": "iid"},
+            "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet_alpha": 0.3},
+            "Dirichlet 0.05": {"partition": "dirichlet", "dirichlet_alpha": 0.05},
+        }.items(),
+        ((10, 4), (100, 10)),
+    )
+}
+_PLAIN: Settings = {**FEDAVG, "loss": "bce", "loss_tau": 0.0}
+_HASHED_FEATURES: Settings = {"feature_map": "per-table"}
+#: From FedAvg to the networks of `recommended`, a part at a time.
+PARTS: dict[str, Settings] = {
+    "one network, BCE": _PLAIN,
+    "one network": FEDAVG,
+    "ensemble": {**IN_ROUNDS, "label_map": "identity", "feature_map": "none"},
+    "ensemble, features hashed": {**IN_ROUNDS, "label_map": "identity"},
+    "ensemble, labels hashed": {**IN_ROUNDS, "feature_map": "none"},
+    "ensemble, both hashed": IN_ROUNDS,
+    "ensemble, both hashed, one feature map": {**IN_ROUNDS, "feature_map": "shared"},
+    "ensemble, both hashed, BCE": {**IN_ROUNDS, "loss": "bce", "loss_tau": 0.0},
+}
+POOLED: Settings = {"pooled": True, "num_clients": 10, "clients_per_round": 1, "local_epochs": 2}
+_KEPT = (
+    *("precision", "psp", "precision_infrequent", "macro_recall", "recall_by_frequency", "best_round", "rounds"),
+    *("model_bytes", "bytes_up", "bytes_down", "bytes_up_to_best", "bytes_down_to_best", "algorithm", "correction"),
+    *("ridge", "count_power", "slots", "seconds_per_round"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    folder: str
+    method: str
+    cell: str
+    seed: int
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def key(self) -> list[Any]:
+        """What tells it from others."""
+        return [Path(self.folder).name, self.method, self.cell, self.seed]
+
+
+def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
+    """Yield all runs of a stage, seed after seed."""
+    for seed, folder in product(range(seeds), folders):
+        if stage == "sets":
+            for method, settings in METHODS.items():
+                yield Job(folder, method, "", seed, tuple(settings.items()))
+            for method, algorithm in PAPER.items():
+                yield Job(folder, method, "", seed, (("paper", algorithm),))
+        elif stage == "grid":
+            for (cell, federation), method in product(GRID.items(), GRID_METHODS):
+                yield Job(folder, method, cell, seed, tuple({**METHODS[method], **federation}.items()))
+        else:
+            for (cell, more), (method, settings) in product({"federated": {}, "pooled": POOLED}.items(), PARTS.items()):
+                yield Job(folder, method, cell, seed, tuple({**settings, **more}.items()))
+
+
+def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
+    """Return the settings of a run, all choices made."""
+    settings = dict(job.settings)
+    algorithm, share = settings.pop("paper", None), settings.pop("share", None)
+    if algorithm:
+        name = next(name for most, name in PAPER_PRESETS if dataset.num_labels <= most)
+        federation = {"partition": "dirichlet", "num_clients": 10, "clients_per_round": 4}
+        return fedmlh.Config.load(name).replace(
+            algorithm=algorithm, rounds=40, data="", label_seeds="drawn", feature_seeds="drawn", **federation
+        )
+    if share:
+        settings["budget_mib"] = share * RULE.budget(Shape.of(dataset.train)) / 2**20
+    return settle(fedmlh.Config.load("recommended").replace(**settings), dataset)[0]
+
+
+@cache
+def _load(folder: str) -> fedmlh.Dataset:
+    return fedmlh.load(folder)
+
+
+def measure(job: Job, device: str) -> dict[str, Any]:
+    """Run a job."""
+    torch.set_num_threads(1)
+    dataset = _load(job.folder)
+    config = configure(job, dataset).replace(seed=job.seed, device=device, test_every_round=True)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as out:
+        run = fedmlh.run(config, dataset, Path(out) / "run", workers=1)
+        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        **{name: run.summary[name] for name in _KEPT if name in run.summary},
+        "validation": run.summary["validation"]["precision"],
+        "curve": [
+            {
+                "bytes": [record["bytes_up"], record["bytes_down"]],
+                **{part: list(record[part]["precision"].values()) for part in ("validation", "test") if part in record},
+            }
+            for record in records
+        ],
+        "seconds": time.perf_counter() - began,
+        "machine": f"{platform.machine()}, torch {torch.__version__}, {device}",
+    }
+
+
+def main() -> None:
+    """Run what is missing, as long as there is time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--stage", choices=["sets", "grid", "parts"], required=True)
+    parser.add_argument("--only", nargs="*", default=[], help="methods")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many")
+    arguments = parser.parse_args()
+    stop = time.monotonic() + 60 * arguments.minutes
+    lines = arguments.out.read_text().splitlines() if arguments.out.is_file() else []
+    done = [json.loads(line)["job"] for line in lines]
+    waiting = (
+        job
+        for job in list_jobs(arguments.stage, arguments.data, arguments.seeds)
+        if job.key not in done and (not arguments.only or job.method in arguments.only)
+    )
+    jobs: dict[Any, Job] = {}
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+
+        def submit() -> None:
+            job = next(waiting, None)
+            if job is not None and time.monotonic() < stop:
+                jobs[pool.submit(measure, job, arguments.device)] = job
+
+        for _ in range(arguments.jobs):
+            submit()
+        while jobs:
+            ended = next(as_completed(jobs))
+            job = jobs.pop(ended)
+            submit()
+            found = ended.result()
+            with arguments.out.open("a") as file:
+                file.write(json.dumps({"job": job.key, **found}) + "\n")
+            shown = "/".join(f"{100 * value:.1f}" for value in found["precision"].values())
+            print(f"{job.key}: {shown}, {found['seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

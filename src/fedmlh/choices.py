@@ -1,0 +1,99 @@
+"""From a config that leaves choices open to one that leaves none: clients, method and sizes follow from the data."""
+
+from typing import Any
+
+import numpy as np
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.division import count_sites
+from fedmlh.oneround.budget import choose_slots
+from fedmlh.oneround.points import OWN_SHARE
+from fedmlh.sizing import MOST_OUTPUTS, SIZED, Shape, choose_sizes
+
+#: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
+OPEN: dict[str, Any] = {
+    "training": "auto",
+    "partition": "auto",
+    "num_clients": 0,
+    "clients_per_round": 0,
+    "learning_rate": 0.0,
+    "loss_tau": -1.0,
+}
+#: Clients where the data names none, how many of them a round asks, and at most how many sites.
+_CLIENTS, _SAMPLED, _MOST_SAMPLED = 10, 4, 10
+#: In one round, the share of all that points contain that must be in features with a slot of their own.
+_LEAST_COVERAGE = 0.5
+
+
+def list_open(config: Config) -> set[str]:
+    """Return the settings that this config leaves to the data."""
+    names = {name for name, value in OPEN.items() if getattr(config, name) == value}
+    return names | ({*SIZED, "label_map", "feature_map"} if config.sizes == "auto" else set())
+
+
+def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
+    """Return the config with all choices made, and a line per choice that says why."""
+    config, reasons = _settle_clients(config, dataset)
+    config, why = _settle_method(config, dataset)
+    reasons += why
+    config, why = choose_sizes(config, Shape.of(dataset.train))
+    return config, [*reasons, *why]
+
+
+def _settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
+    """Return who the clients are: the site folders that the data came in, or a simulated partition."""
+    sites = count_sites(dataset.train.sites)
+    partition = config.partition
+    if partition == "auto":
+        partition = "folder" if sites else "dirichlet"
+    clients, sampled = config.num_clients, config.clients_per_round
+    by_site = partition == "folder" and sites
+    if clients == 0:
+        clients = sites if by_site else max(_CLIENTS, sampled)
+    if sampled == 0:
+        sampled = 1 if config.pooled else min(clients, _MOST_SAMPLED if by_site else _SAMPLED)
+    reasons = []
+    if config.partition == "auto":
+        how = "the data's site folders" if by_site else f"Dirichlet {config.dirichlet_alpha:g}: every point to one"
+        reasons.append(f"{clients:,} clients ({how}), {sampled:,} in a round")
+    return config.replace(partition=partition, num_clients=clients, clients_per_round=sampled), reasons
+
+
+def _settle_method(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
+    """Return how the model comes about: in one round wherever the sums of points say enough about them."""
+    if config.training != "auto":
+        return config, []
+    problem = _find_obstacle(config, dataset)
+    if problem:
+        return config.replace(training="rounds"), [f"networks in rounds: {problem}"]
+    corrected = config.correct if config.validation_fraction > 0 else 0
+    return config.replace(training="one-round", correct=corrected), [
+        "one round: a linear model in closed form from sums, the same for any partition"
+        + ("; then networks beside it, kept if they help on validation" if corrected else "")
+    ]
+
+
+def _find_obstacle(config: Config, dataset: Dataset) -> str:
+    """Return why one round does not suit, or nothing."""
+    if config.algorithm == "fedavg":
+        return "algorithm 'fedavg' is one"
+    if config.selection == "paper":
+        return "selection 'paper' chooses among rounds"
+    if config.shared_fraction > 0:
+        return "one round shares no points (shared_fraction)"
+    if config.pooled:
+        return "pooled compares with them"
+    frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
+    outputs = min(dataset.num_labels, MOST_OUTPUTS)
+    slots = config.feature_slots or choose_slots(frequencies, len(dataset.train), outputs)
+    if not slots or not frequencies.any():
+        return ""
+    own = -np.sort(-frequencies)[: slots * OWN_SHARE[0] // OWN_SHARE[1]]
+    coverage = own.sum() / frequencies.sum()
+    if coverage >= _LEAST_COVERAGE:
+        return ""
+    return (
+        f"documents are so long that sums of them have room for {slots:,} features, which make up "
+        f"{100 * coverage:.0f} % of the words"
+    )
