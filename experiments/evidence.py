@@ -4,10 +4,10 @@
         [--device cuda] [--minutes M]
 
 sets: every method on every set. grid: partitions and numbers of clients. parts: what label hashing, feature hashing, an
-ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes. Rounds are selected on
-validation; test figures are written for every round, so that methods can be compared at equal bytes: at the round that
-validation would have selected among those that the bytes allow. A line per run is added to OUT.jsonl as it ends, and what
-the file already holds is not run again.
+ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes. Rounds are selected
+on validation; test figures are written for every round, so that methods can be compared at equal bytes: at the round
+that validation would have selected among those that the bytes allow. A line per run is added to OUT.jsonl as it ends,
+and what the file already holds is not run again.
 """
 
 import argparse
@@ -123,8 +123,16 @@ def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
     if algorithm:
         name = next(name for most, name in PAPER_PRESETS if dataset.num_labels <= most)
         federation = {"partition": "dirichlet", "num_clients": 10, "clients_per_round": 4}
-        return fedmlh.Config.load(name).replace(
-            algorithm=algorithm, rounds=40, data="", label_seeds="drawn", feature_seeds="drawn", **federation
+        paper = fedmlh.Config.load(name)
+        return paper.replace(
+            algorithm=algorithm,
+            num_buckets=min(paper.num_buckets, dataset.num_labels // 4),
+            feature_dim=min(paper.feature_dim, dataset.num_features),
+            rounds=40,
+            data="",
+            label_seeds="drawn",
+            feature_seeds="drawn",
+            **federation,
         )
     if share:
         settings["budget_mib"] = share * RULE.budget(Shape.of(dataset.train)) / 2**20

@@ -824,12 +824,12 @@ def test_attack_17_no_name_leads_out_of_runs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     seen: list[Path] = []
     monkeypatch.setattr(runs, "_run", lambda config, dataset, out, resume, **options: seen.append(out))
-    monkeypatch.setattr(runs, "print_report", lambda folders, target: None)
+    monkeypatch.setattr(runs, "print_report", lambda folders, target, tables=None: None)
     config = tmp_path / "config.toml"
     for name in (*NAMES, "", ".", ".."):
         config.write_text(TINY.replace(name=name).to_toml())
         runs.run(str(config))
-        runs.compare([str(config)])
+        runs.compare([str(config)], resume=True)  # two names may give one folder
     assert len(seen) == 3 * (len(NAMES) + 3)
     for path in seen:
         inside = path.relative_to("runs").parts
@@ -849,7 +849,7 @@ def test_attack_17_an_ordinary_name_is_the_folders_name(
     monkeypatch.chdir(tmp_path)
     seen: list[Path] = []
     monkeypatch.setattr(runs, "_run", lambda config, dataset, out, resume, **options: seen.append(out))
-    monkeypatch.setattr(runs, "print_report", lambda folders, target: None)
+    monkeypatch.setattr(runs, "print_report", lambda folders, target, tables=None: None)
     (tmp_path / "config.toml").write_text(TINY.replace(name=name, seed=3).to_toml())
     runs.run(str(tmp_path / "config.toml"))
     assert seen == [Path("runs") / f"{name}-fedmlh-seed3"]

@@ -584,7 +584,7 @@ def test_the_model_is_the_same_bytes_whoever_held_which_points(data, finished, t
 
 
 def test_hundreds_of_clients_of_one_or_two_points_give_the_model_of_three(tmp_path):
-    config = ONCE.replace(synthetic_points=600, ridge=1.0, count_power=0.1)
+    config = ONCE.replace(synthetic_points=600, ridge=1.0, count_power=0.1, partition="iid")
     data = open_dataset(config)
     few, many = (run(config.replace(num_clients=number), data, tmp_path / f"{number}") for number in (3, 400))
     (record,) = (json.loads(line) for line in (many.folder / "metrics.jsonl").read_text().splitlines())

@@ -181,12 +181,11 @@ def test_a_message_is_read_by_what_it_claims_to_be() -> None:
         assert not claims(BroadcastHeader, broken)
 
 
-def test_correct_is_a_setting_of_one_round_only() -> None:
-    with pytest.raises(UserError, match="correct is for training 'one-round' only"):
-        Config.load("recommended").replace(correct=3)
+def test_rounds_of_networks_follow_the_one_round() -> None:
     assert CORRECTED.most_rounds == 3
     assert BASE.most_rounds == 1
-    assert Config.load("recommended").most_rounds == 40
+    assert Config.load("recommended").most_rounds == 41
+    assert Config.load("recommended").replace(training="rounds").most_rounds == 40
 
 
 def test_networks_in_a_folder_must_fit(finished: Path, tmp_path: Path) -> None:

@@ -618,6 +618,7 @@ CHANGES = {
     "ridge": 1.0,
     "count_power": 0.1,
     "model_mib": 1.0,
+    "training": "one-round",
     "hidden_sizes": (9,),
     "loss": "softmax",
     "output_bias": "rare",

@@ -283,17 +283,18 @@ class Config:
             raise UserError(
                 "local_baseline needs held-out points, and selection 'paper' holds none out: drop one of them"
             )
-        if self.learning_rate == 0 and (self.sizes == "given" or self.optimizer == "sgd"):
+        given = self.sizes == "given" and self.training == "rounds"  # sizes of networks
+        if self.learning_rate == 0 and (given or self.optimizer == "sgd"):
             raise UserError(
                 "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
                 "only: set a learning_rate above 0"
             )
-        if self.loss_tau < 0 and (self.sizes == "given" or self.loss_tau != -1):
+        if self.loss_tau < 0 and (given or self.loss_tau != -1):
             raise UserError(
                 f"loss_tau is {self.loss_tau:g}: it must be at least 0, or -1, which stands for one that suits the "
                 f"data, with sizes 'auto' only"
             )
-        if self.budget_mib and self.sizes == "given" and self.training == "rounds":
+        if self.budget_mib and given:
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
         if self.label_key == "name":
             self._check_keyed()

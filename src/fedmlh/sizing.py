@@ -123,11 +123,11 @@ RULE = Rule()
 
 def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:
     """Return the config with its sizes filled in where they are to be chosen, and a line per choice that says why."""
-    if config.sizes == "given":
-        return config, []
     if config.training == "one-round":
-        return _choose_outputs(config, shape, rule)
-    return _choose_networks(config, shape, rule)
+        config, networks = _settle_networks(config, shape, rule)
+        config, outputs = _choose_outputs(config, shape)
+        return config, [*outputs, *(networks if config.correct else [])]  # which may correct it later
+    return (config, []) if config.sizes == "given" else _choose_networks(config, shape, rule)
 
 
 def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
@@ -201,27 +201,29 @@ def choose_training(
     return found, reasons
 
 
-def _choose_outputs(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
+def _choose_outputs(config: Config, shape: Shape) -> tuple[Config, list[str]]:
     """One output per label for the linear model of one round, or tables of buckets where labels are too many."""
-    config, reasons = _settle_networks(config, shape, rule)
-    if not config.correct:  # though it may be corrected later
-        reasons = []
+    if config.sizes == "given":
+        return config, []
+    config = config.replace(sizes="given")
     if config.label_map == "identity" or (config.label_key == "id" and shape.labels <= MOST_OUTPUTS):
-        return config.replace(label_map="identity"), [f"{shape.labels:,} outputs, one per label", *reasons]
+        return config.replace(label_map="identity"), [f"{shape.labels:,} outputs, one per label"]
     buckets = min(shape.labels, _MOST_BUCKETS // _ONE_ROUND_TABLES)
     chosen = config.replace(num_tables=_ONE_ROUND_TABLES, num_buckets=buckets)
-    return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {shape.labels:,} labels", *reasons]
+    return chosen, [f"{_ONE_ROUND_TABLES} tables of {buckets:,} buckets for {shape.labels:,} labels"]
 
 
 def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
     """Return the config with all that the networks beside a linear model depend on, beyond the sizes of the data."""
     if config.validation_fraction == 0:  # which leaves no points to see by whether networks help
-        return config.replace(sizes="given", budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
+        return config.replace(budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
+    if config.budget_mib and config.learning_rate and config.loss_tau >= 0:
+        return config, []
     if not config.budget_mib:
         budget = max(_LEAST_BESIDE, rule.budget(shape) // _BESIDE)
         config = config.replace(budget_mib=budget / 2**20)
     networks, reasons = _choose_networks(_make_networks(config), shape, rule)
-    config = config.replace(sizes="given", learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
+    config = config.replace(learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
     return config, [f"networks beside it: {reason}" for reason in reasons]
 
 

@@ -32,8 +32,11 @@ def evaluate(
         print_json(values, indent=2)
         return
     table = Table("test part", *(f"@{k}" for k in config.top_k))
+    by_count = values.pop("recall_by_count")
     for metric, by_k in values.items():
         table.add_row(metric, *(f"{100 * value:.2f} %" for value in by_k.values()))
+    for name, value in by_count.items():
+        table.add_row(f"recall, labels seen {name} times", *[""] * (len(config.top_k) - 1), f"{100 * value:.2f} %")
     console.print(table)
 
 

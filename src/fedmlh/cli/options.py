@@ -1,5 +1,6 @@
 """Arguments and options of several commands, and what becomes of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,18 @@ SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VAL
 FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
 
 
-def configure(config: str, settings: list[str] | None, *, data: Path | None = None, **flags: Any) -> Config:
-    """The config that was named, with --set and then the flags on top; a flag that was not given is None or False."""
+def configure(
+    config: str,
+    settings: list[str] | None,
+    *,
+    data: Path | None = None,
+    more: Mapping[str, Any] | None = None,
+    **flags: Any,
+) -> Config:
+    """The config that was named, with --set, the flags and what is `more` on top; a flag not given is None or False."""
     changes = dict(parse_setting(setting) for setting in settings or [])
     changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
+    changes |= more or {}
     if data is not None:
         changes["data"] = str(data)
     chosen = Config.load(config).replace(**changes)

@@ -18,17 +18,15 @@ from fedmlh.cli.options import (
     check_target,
     configure,
 )
+from fedmlh.cli.sweeps import as_file_name, check_methods, make_methods, parse_sweeps
 from fedmlh.cli.terminal import console, open_data, print_report, progress, resumable, tell
-from fedmlh.config import Config
+from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
 from fedmlh.lock import hold, is_empty
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
     from fedmlh.runs.folder import RunFolder
-
-#: In characters of up to four bytes, with room for algorithm and seed: file systems allow 255 bytes.
-_LONGEST_NAME = 50
 
 DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
 OutOption = Annotated[
@@ -59,10 +57,10 @@ def run(
 
     options = _find_engine(engine, ray_address)
 
-    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
+    flags: dict[str, Any] = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
     method = [] if chosen.training == "auto" else [chosen.method]
-    out = out or Path("runs") / "-".join([_as_file_name(chosen.name), *method, f"seed{chosen.seed}"])
+    out = out or Path("runs") / "-".join([as_file_name(chosen.name), *method, f"seed{chosen.seed}"])
     if resume and not out.is_dir():
         tell(f"{out} holds no run to go on with: this is a new one")
     _check_free(RunFolder(out), chosen, resume)
@@ -81,45 +79,37 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="how many seeds, from --seed upwards")] = 1,
     device: DeviceOption = None,
     settings: SetOption = None,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", metavar="FIELD=A,B,…", help="compare each config with these values; may be repeated"),
+    ] = None,
     out: OutOption = None,
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
 ) -> None:
-    """Train FedMLH and FedAvg, or several set-ups, on the same partition and seeds, and set them side by side."""
-    flags = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
-    chosen, *others = (configure(config, settings, data=data, **flags) for config in configs)
-    contestants = _pair(chosen, others)
-    out = out or Path("runs") / f"{_as_file_name(chosen.name)}-compare"
-    folders = []
+    """Train FedMLH and FedAvg, or any number of set-ups, on the same points and seeds, and set them side by side."""
+    from fedmlh.runs.methods import Plan
+
+    flags: dict[str, Any] = {"rounds": rounds, "device": device, "test_every_round": test_every_round or None}
+    fixed = [name for name, value in flags.items() if value is not None]
+    fixed += [parse_setting(setting)[0] for setting in settings or []]
+    swept = parse_sweeps(sweeps or [], fixed)
+    entries = make_methods(
+        configs, swept, lambda config, more: configure(config, settings, data=data, seed=seed, more=more, **flags)
+    )
+    first = entries[0].config
+    plan = Plan(tuple(entries), tuple(range(first.seed, first.seed + seeds)))
+    out = out or Path("runs") / f"{as_file_name(first.name)}-compare"
     with resumable(), hold(out):
         if not resume and not is_empty(out):
             raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
-        dataset = open_data(chosen)
-        for number in range(chosen.seed, chosen.seed + seeds):
-            for name, contestant in contestants.items():
-                folders.append(out / f"{name}-seed{number}")
-                _run(contestant.replace(seed=number), dataset, folders[-1], resume)
-        print_report(folders, out / "report.html")
-
-
-#: Settings that decide who holds which points and how results are measured: those of the first config hold for all.
-_COMMON = (
-    *("data", "data_format", "text_features", "text_dim", "partition", "dirichlet_alpha", "frequent_threshold"),
-    *("num_clients", "validation_fraction", "seed", "device", "top_k", "propensity_a", "propensity_b"),
-)
-
-
-def _pair(first: Config, others: list[Config]) -> dict[str, Config]:
-    """Return the set-ups to compare, by the names of their folders."""
-    if not others:
-        if first.training == "one-round":
-            raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended")
-        return {algorithm: first.replace(algorithm=algorithm) for algorithm in ("fedmlh", "fedavg")}
-    common = {name: getattr(first, name) for name in _COMMON}
-    found = {_as_file_name(config.name): config.replace(**common) for config in (first, *others)}
-    if len(found) < 1 + len(others):
-        raise UserError("two of the set-ups have the same name: give each its own (name = …)")
-    return found
+        dataset = open_data(first)
+        check_methods(entries, dataset)
+        plan.write(out)
+        for folder, (entry, number) in plan.folders(out).items():
+            title = f"{entry.name}, seed {number}"
+            _run(entry.config.replace(seed=number), dataset, folder, resume, title=title)
+        print_report(list(plan.folders(out)), out / "report.html", "")
 
 
 def replay(
@@ -154,21 +144,17 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
 ) -> None:
-    """Write a self-contained HTML report of finished runs."""
+    """Write a self-contained HTML report of finished runs, and their figures as CSV beside it."""
+    from fedmlh.runs.methods import find_runs
+
     check_target(out)
-    print_report([run for folder in runs for run in _expand(folder)], out)
+    print_report([run for folder in runs for run in find_runs(folder)], out, f"{out.stem}-")
 
 
 def _check_free(folder: "RunFolder", config: Config, resume: bool) -> None:
     """Refuse a folder before the data is read that the run would refuse afterwards."""
     with hold(folder.path):
         folder.check(config, resume=resume)
-
-
-def _as_file_name(name: str) -> str:
-    """Turn the name of a set-up into one that a folder can have: a name that never leads elsewhere."""
-    kept = (character if character.isalnum() or character in " ._-" else "_" for character in name)
-    return "".join(kept).lstrip(".")[:_LONGEST_NAME]
 
 
 def _find_engine(name: str, address: str | None) -> dict[str, Any]:
@@ -186,10 +172,10 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
     return {"engine": partial(live_on_ray, address=address)}
 
 
-def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, **options: Any) -> None:
+def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, title: str = "", **options: Any) -> None:
     from fedmlh.engines.simulation import run as simulate
 
-    with _progress(f"{config.method} seed {config.seed}", config.most_rounds) as watch:
+    with _progress(title or f"{config.method} seed {config.seed}", config.most_rounds) as watch:
         simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
 
 
@@ -211,9 +197,3 @@ def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], No
 def _show_precision(record: dict[str, Any]) -> str:
     values = (record.get("validation") or record["test"])["precision"]
     return f"P@{'/'.join(values)} {'/'.join(f'{100 * value:.1f}' for value in values.values())} %"
-
-
-def _expand(folder: Path) -> list[Path]:
-    """A run folder as it is; a comparison's folder as the runs in it."""
-    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
-    return inside if inside and not (folder / "config.toml").exists() else [folder]

@@ -3,8 +3,9 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +19,7 @@ from fedmlh.display import escape_json, make_printable
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
+    from fedmlh.runs.comparison import Row
 
 
 class PlainConsole(Console):
@@ -112,14 +114,53 @@ def open_data(config: Config) -> "Dataset":
         return open_dataset(config)
 
 
-def print_report(folders: list[Path], target: Path) -> None:
-    """Write the report of these runs, and print its table."""
-    from fedmlh.runs.folder import RunFolder
-    from fedmlh.runs.report import write_report
+#: Characters of a column where several have to share the terminal.
+_WIDEST = 24
 
-    heads, rows = write_report([RunFolder(folder) for folder in folders], target)
-    table = Table("test part, at the selected round", *heads)
-    for row in rows:
-        table.add_row(row.name, *row.cells)
-    console.print(table)
-    console.print(f"report: {target}", soft_wrap=True)
+
+def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None:
+    """Print a table with a column per method; methods that do not fit into a line are in further tables."""
+    room = console.width - max(len(title), *(len(row.name) for row in rows)) - 4
+    cells = [max(len(row.cells[place]) for row in rows) for place in range(len(names))]
+    widths = [max(pair) for pair in zip(map(len, names), cells, strict=True)]
+    if sum(widths) + 3 * len(names) > room:
+        words = [max(map(len, name.split()), default=0) for name in names]
+        widths = [min(max(pair), _WIDEST) for pair in zip(words, cells, strict=True)]
+    begin = 0
+    while begin < len(names):
+        end = begin + 1
+        while end < len(names) and sum(widths[begin : end + 1]) + 3 * (end + 1 - begin) <= room:
+            end += 1
+        shown = zip(names[begin:end], widths[begin:end], strict=True)
+        table = Table(title, *(Column(name, width=width, overflow="fold") for name, width in shown))
+        for row in rows:
+            table.add_row(row.name, *row.cells[begin:end])
+        console.print(table)
+        begin = end
+
+
+def print_report(folders: list[Path], target: Path, tables: str | None = None) -> None:
+    """Write the report of these runs, also as CSV if `tables` says how such names begin, and print its tables."""
+    from fedmlh.runs.comparison import compare, show_difference
+    from fedmlh.runs.folder import RunFolder
+    from fedmlh.runs.report import write_page
+    from fedmlh.runs.tables import write_tables
+
+    comparison = compare([RunFolder(folder) for folder in folders])
+    write_page(comparison, target)
+    written = [] if tables is None else write_tables(comparison, target.parent, tables)
+    _print_rows("test part, at the selected round", comparison.names, [r for r in comparison.figures if not r.special])
+    if comparison.settings:
+        _print_rows("what differs", comparison.names, comparison.settings)
+    if comparison.differences:
+        title = f"difference to {comparison.names[0]}, points of 100"
+        differences = Table(title, "", "", "95 % over seeds", "95 % over test points")
+        for method, group in groupby(comparison.differences, lambda difference: difference.method):
+            for place, difference in enumerate(group):
+                differences.add_row("" if place else method, *show_difference(difference))
+            differences.add_section()
+        console.print(differences)
+    for note in comparison.notes:
+        console.print(note, soft_wrap=True)
+    for path in (target, *written):
+        console.print(f"{'report' if path == target else 'table'}: {path}", soft_wrap=True)

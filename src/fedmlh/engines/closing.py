@@ -15,7 +15,7 @@ from fedmlh.data.dataset import Dataset, Split
 from fedmlh.engines.correction import Correction
 from fedmlh.engines.loop import Tell
 from fedmlh.evaluation.costs import peak_memory_bytes
-from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values, selection_score
+from fedmlh.evaluation.evaluate import Evaluator, Examined, LabelCounts, selection_score
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.model.decoder import Decoder
@@ -167,11 +167,11 @@ class Closing:
             if correction.weight:
                 model, evaluator, networks = correction.add_to(solved.model), correction.evaluator, correction.networks
                 best = 1 + correction.progress.best_round
-        test = evaluator.evaluate(model, evaluator.prepare(self.dataset.test))
+        test = evaluator.examine(model, evaluator.prepare(self.dataset.test))
         record["seconds_evaluation"] = time.perf_counter() - began
         # Without points that judged it, a model is judged by the test part, which selects nothing.
         if "validation" not in record:
-            record["test"] = test
+            record["test"] = test.values
         more = {**more, "kept": self.compare(solved)}
         # The model says which λ and power it was solved with, so that it can be solved for again.
         chosen = Task(
@@ -181,12 +181,13 @@ class Closing:
         )
         save_bundle(folder.model, chosen, self.seeds, model, self.dataset, self.terms, networks)
         folder.write_metrics(history)
+        folder.write_points(test.points)
         summary = self.summarize(history, best, test, model, choice) | more
         folder.write_summary(summary)
         return summary
 
     def summarize(
-        self, history: list[dict[str, Any]], best: int, test: Values, model: Linear | Corrected, choice: Choice
+        self, history: list[dict[str, Any]], best: int, test: Examined, model: Linear | Corrected, choice: Choice
     ) -> dict[str, Any]:
         """Return the figures under the names that other runs have, and those of one round."""
         config, record = self.task.config, history[0]
@@ -200,7 +201,8 @@ class Closing:
             "model_bytes": model.nbytes,
             "best_round": best,
             "rounds": len(history),
-            **test,
+            **test.values,
+            **test.by_label,
             **({"validation": record["validation"]} if "validation" in record else {}),
             "bytes_up": sum(up),
             "bytes_down": sum(down),

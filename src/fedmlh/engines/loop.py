@@ -115,8 +115,10 @@ def conduct(
             f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
             f"how much; the setting clip turns this off"
         )
-    summary = summarize(task, progress, judge.evaluator.evaluate(progress.best_model, test)) | more(progress)
+    tested = judge.evaluator.examine(progress.best_model, test)
+    summary = summarize(task, progress, tested) | more(progress)
     save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
+    folder.write_points(tested.points)
     folder.write_summary(summary)
     return Run(summary, folder.path)
 

@@ -10,7 +10,9 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
+from fedmlh.evaluation.label_recall import LabelRecall
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities, summarize_sums
+from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.ranking import Ranker
@@ -28,6 +30,15 @@ class Prepared:
 
     def __len__(self) -> int:
         return int(self.Y.shape[0])
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a model does on a test part that lies in one process."""
+
+    values: Values  # every metric that also sums over sites give
+    by_label: Values  # recall that every label, or every label of a bin, counts in
+    points: PointHits
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ class Evaluator:
     def __init__(self, config: Config, frequencies: LabelCounts, feature_map: Features, ranker: Ranks) -> None:
         counts, points = frequencies.counts, frequencies.points
         self.ks = config.top_k
+        self.counts = counts
         self.frequent = frequent_labels(counts, points, config.frequent_threshold)
         self.inverse_propensity = inverse_propensities(counts, points, config.propensity_a, config.propensity_b)
         self.feature_map = feature_map
@@ -99,6 +111,17 @@ class Evaluator:
         for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
         return metrics.sums()
+
+    def examine(self, model: Any, points: Prepared) -> Examined:
+        """Every metric of a model on these points, recall by label, and hits by point; every point is ranked once."""
+        metrics, recall, ranked = self.metrics(), LabelRecall(self.ks, self.counts), []
+        for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
+            Y = points.Y[rows]
+            metrics.add(labels, Y)
+            recall.add(labels, Y)
+            ranked.append(labels)
+        hits = PointHits.of(ranked, points.Y, self.ks, self.inverse_propensity)
+        return Examined(metrics.values(), recall.values(), hits)
 
     def evaluate_parts(self, model: Any, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """The same for parts of the points, given by their rows; every point is ranked once."""

@@ -128,9 +128,9 @@ class Metrics:
     ) -> None:
         """Count a batch of points with their predictions and true labels."""
         top = self._checked(top, Y)
-        Y = _canonical(Y)
+        Y = canonical(Y)
         sizes = np.diff(Y.indptr).astype(np.int64)  # [n]
-        hit = _find_hits(top, Y, sizes)
+        hit = find_hits(top, Y)
         frequent = self._frequent[top]
         batch = {"k": self._sums["k"], "points": [len(top)], "psp_best": self._sum_best(Y, sizes)}
         for group, members in zip(GROUPS, (hit & frequent, hit & ~frequent), strict=True):
@@ -200,7 +200,7 @@ class Metrics:
         return _sum_exactly(np.where(rank[:, None] < self._ks, ranked[:, None], 0))
 
 
-def _canonical(Y: csr_matrix) -> csr_matrix:
+def canonical(Y: csr_matrix) -> csr_matrix:
     """Y with sorted, distinct, non-zero entries; a matrix that already is (every Split's) is not copied."""
     if Y.has_canonical_format and np.all(Y.data):
         return Y
@@ -210,12 +210,12 @@ def _canonical(Y: csr_matrix) -> csr_matrix:
     return Y
 
 
-def _find_hits(top: np.ndarray, Y: csr_matrix, sizes: np.ndarray) -> np.ndarray:  # [n, k] bool
+def find_hits(top: np.ndarray, Y: csr_matrix) -> np.ndarray:  # [n, k], canonical [n, p] -> [n, k] bool
     """Which predictions are true labels, by binary search among the sorted keys row · p + label."""
     n, p = Y.shape
     if Y.nnz == 0:
         return np.zeros(top.shape, dtype=bool)
-    true = np.repeat(np.arange(n, dtype=np.int64) * p, sizes) + Y.indices
+    true = np.repeat(np.arange(n, dtype=np.int64) * p, np.diff(Y.indptr)) + Y.indices
     asked = np.arange(n, dtype=np.int64)[:, None] * p + top
     found = true[np.minimum(np.searchsorted(true, asked), len(true) - 1)]
     # -1 would be read as the last label of the row above.

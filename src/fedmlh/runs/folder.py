@@ -1,4 +1,4 @@
-"""The run folder: config.toml, metrics.jsonl, participation.jsonl, summary.json, checkpoint/, model/."""
+"""The run folder: what a run was told, what it measured (by round, in all, by test point), and what it learned."""
 
 import dataclasses
 import json
@@ -11,12 +11,14 @@ from fedmlh.choices import list_open
 from fedmlh.config import Config
 from fedmlh.drafts import is_draft, sweep
 from fedmlh.errors import UserError
+from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.storage import FORMAT_VERSION, write_atomically
-from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json, read_text
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes, read_text
 
+POINTS = "test_points.safetensors"
 #: Settings that a resumed run may change without becoming another run.
 FREE_ON_RESUME = {
     *(
@@ -38,7 +40,7 @@ FREE_ON_RESUME = {
 class FinishedRun:
     """What a finished run was told and what came of it."""
 
-    name: str
+    folder: "RunFolder"
     config: Config
     summary: dict[str, Any]
     history: list[dict[str, Any]]
@@ -117,10 +119,23 @@ class RunFolder:
         content = {"format_version": FORMAT_VERSION, **summary}
         write_atomically(self.path / "summary.json", (json.dumps(content, indent=2) + "\n").encode())
 
+    def write_points(self, points: PointHits) -> None:
+        """What the tested model found at each test point."""
+        write_atomically(self.path / POINTS, points.encode())
+
+    def read_points(self) -> PointHits | None:
+        """What the tested model found at each test point; None in folders of before it was kept."""
+        try:
+            return PointHits.decode(read_bytes(self.path / POINTS, MOST_BINARY))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.path / POINTS} is damaged ({type(error).__name__}: {error})") from None
+
     def read(self) -> FinishedRun:
         """All that a report needs, or a UserError where the run has not finished."""
         summary, history = self.read_summary(), self.read_metrics()
-        return FinishedRun(self.path.name, self.read_config(), summary, history)
+        return FinishedRun(self, self.read_config(), summary, history)
 
     def read_summary(self) -> dict[str, Any]:
         """The figures of a finished run, or a UserError where it has not finished."""

@@ -1,42 +1,54 @@
-"""A report of one or more runs: one self-contained HTML file with the table and the curves."""
+"""A report of one or more runs: one self-contained HTML file with tables and curves."""
 
 import importlib.util
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from string import Template
 
 from fedmlh.display import escape_html
-from fedmlh.runs.comparison import Row, compare, group
-from fedmlh.runs.folder import FinishedRun, RunFolder
-from fedmlh.runs.plots import draw_curves
+from fedmlh.runs.comparison import Comparison, show_difference
+from fedmlh.runs.differences import RESAMPLES
+from fedmlh.runs.folder import FinishedRun
+from fedmlh.runs.plots import MOST_SHADED, draw_curves
 from fedmlh.storage import write_atomically
 
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; } th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; } svg { max-width: 100%; height: auto; }
-pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+h1 { overflow-wrap: anywhere; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+th { max-width: 14rem; } td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
+.curves svg { width: 100%; min-width: 44rem; height: auto; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; max-width: 48rem; }
+@media (max-width: 40rem) { body { margin: 1rem auto; } th, td { padding: .25rem .5rem; font-size: 14px; } }
 @media print { body { margin: 0; max-width: none; } }
 </style></head><body>
 <h1>$title</h1>
 <p class="note">$selection</p>
 <h2>Figures</h2><div class="wide">$table</div>
-<h2>Curves</h2><div class="wide">$curves</div>
+$differing
+$differences
+<h2>Curves</h2><p class="note">$curves_note</p><div class="wide curves">$curves</div>
 $clients
-<h2>Settings</h2><p class="note">Of the first run; the others differ where their names say so.</p>
+<h2>Settings</h2><p class="note">$settings_note</p>
 <pre>$settings</pre>
 </body></html>
 """)
+_DIFFERENCES = (
+    "How much better than {first}, in points of 100, seed by seed on the same test points. Over seeds: the 95 % "
+    "t-interval for the mean of the seeds’ differences. It says what other partitions, starts and samples may give. "
+    "Over test points: the 95 % bootstrap interval ({resamples:,} resamples) of the differences, averaged over seeds. "
+    "It says what other test points may give. A claim needs both intervals to leave out 0."
+)
 
 
-def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str], list[Row]]:
-    """Write the page for finished runs, with curves.png beside it; returns the heads and rows of its table."""
-    runs = [folder.read() for folder in folders]
-    groups = group(runs)
-    rows = compare(groups)
+def write_page(comparison: Comparison, target: Path) -> None:
+    """Write the page of a comparison, with curves.png beside it."""
+    runs = [run for method in comparison.methods for run in method.runs]
     notes = []
     if any("validation" in run.summary for run in runs):
         notes.append(
@@ -51,20 +63,46 @@ def write_report(folders: Sequence[RunFolder], target: Path) -> tuple[list[str],
     picture = None
     curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
     if importlib.util.find_spec("matplotlib"):
-        svg, picture = draw_curves(groups, "svg").decode(), draw_curves(groups, "png")
+        svg, picture = draw_curves(comparison.methods, "svg").decode(), draw_curves(comparison.methods, "png")
         curves = svg[svg.index("<svg") :]
+    several = any(len(method.runs) > 1 for method in comparison.methods)
+    shaded = "; the shade is from the lowest to the highest" if len(comparison.methods) <= MOST_SHADED else ""
     page = _PAGE.substitute(
         title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
-        table=_table(("", *groups), [(row.name, *row.cells) for row in rows]),
+        table=_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
+        differing=_show_differing(comparison),
+        differences=_show_differences(comparison),
+        curves_note=f"Mean over seeds{shaded}." if several else "",
         curves=curves,
         clients=_clients(runs),
+        settings_note=f"Of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
         settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
     )
     write_atomically(target, page.encode())
     if picture is not None:
         write_atomically(target.parent / "curves.png", picture)
-    return list(groups), rows
+
+
+def _show_differing(comparison: Comparison) -> str:
+    if not comparison.settings:
+        return ""
+    table = _table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.settings])
+    note = "Settings in which the methods differ; – where a setting has no effect."
+    return f'<h2>What differs</h2><p class="note">{note}</p><div class="wide">{table}</div>'
+
+
+def _show_differences(comparison: Comparison) -> str:
+    parts = []
+    for method, group in groupby(comparison.differences, lambda difference: difference.method):
+        rows = [show_difference(difference) for difference in group]
+        head = (method, "difference", "95 % over seeds", "95 % over test points")
+        parts.append(f'<div class="wide">{_table(head, rows)}</div><br>')
+    if len(comparison.methods) < 2:
+        return ""
+    about = _DIFFERENCES.format(first=escape_html(comparison.names[0]), resamples=RESAMPLES) if parts else ""
+    notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in comparison.notes)
+    return f'<h2>Differences</h2><p class="note">{about}</p>{"".join(parts)}{notes}'
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -94,7 +132,10 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             ]
             for client in clients
         ]
-        parts.append(f"<h3>{escape_html(run.name)}</h3><div class='wide'>{_table(head, rows)}</div>")
+        name = escape_html(run.folder.path.name)
+        # Many runs of many clients would bury what follows.
+        shown = " open" if len(runs) == 1 else ""
+        parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
     if not parts:
         return ""
     note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."

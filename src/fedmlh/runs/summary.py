@@ -6,12 +6,12 @@ from statistics import median
 from typing import Any
 
 from fedmlh.evaluation.costs import paper_volume_bytes, peak_memory_bytes
-from fedmlh.evaluation.evaluate import Values
+from fedmlh.evaluation.evaluate import Examined
 from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Progress
 
 
-def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
+def summarize(task: Task, progress: Progress, test: Examined) -> dict[str, Any]:
     """Costs and metrics; metrics are fractions of 1 on the test part at the selected round."""
     config, history, best = task.config, progress.history, progress.best_round
     model_bytes = 4 * task.stack.num_parameters
@@ -24,7 +24,8 @@ def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
         "model_bytes": model_bytes,
         "best_round": best,
         "rounds": progress.server.round,
-        **test,
+        **test.values,
+        **test.by_label,
         **({"validation": judged(history[best - 1])} if config.selection == "validation" else {}),
         "bytes_up": sum(record["bytes_up"] for record in history),
         "bytes_down": sum(record["bytes_down"] for record in history),
@@ -40,6 +41,8 @@ def summarize(task: Task, progress: Progress, test: Values) -> dict[str, Any]:
 
 #: What a table of runs shows; a summary without it is not one.
 SHOWN_METRICS = ("precision", "precision_paper", "precision_infrequent", "ndcg", "psp")
+#: What only summaries have, since sites do not exchange it.
+BY_LABEL = ("recall_macro", "recall_by_count")
 _TEXTS = ("name", "algorithm", "selection")
 _NUMBERS = "best_round model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes seconds_per_round".split()
 
@@ -50,10 +53,12 @@ def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
         raise TypeError("a name that is not text")
     ks = summary["precision"].keys()
     values = [summary[name] for name in _NUMBERS] + [summary[metric][k] for metric in SHOWN_METRICS for k in ks]
+    # Folders of before do not have these.
+    values += [value for metric in BY_LABEL for value in summary.get(metric, {}).values()]
     for client in summary.get("clients", []):
         values += [client["client"], client["examples"], client["held_out"]]
         values += [client[part][k] for part in ("precision", "precision_alone") if part in client for k in ks]
-    if not ks or not all(_is_number(value) for value in values):
+    if not ks or not all(is_number(value) for value in values):
         raise ValueError("a figure is not a number")
     return summary
 
@@ -66,10 +71,11 @@ def judged(record: Mapping[str, Any]) -> Any:
 def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics.jsonl, if it holds what curves show; else KeyError, TypeError or ValueError."""
     values = [record["round"], record["bytes_up"], record["bytes_down"], *judged(record)["precision"].values()]
-    if not all(_is_number(value) for value in values):
+    if not all(is_number(value) for value in values):
         raise ValueError("a figure is not a number")
     return record
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Say whether a value from a file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -108,7 +108,8 @@ class Model:
             )
         counts = LabelCounts.of(dataset.train)
         evaluator = Evaluator(bundle.task.config, counts, self._features, self._ranker)
-        return evaluator.evaluate(self._weights, evaluator.prepare(dataset.test))
+        examined = evaluator.examine(self._weights, evaluator.prepare(dataset.test))
+        return {**examined.values, **examined.by_label}
 
     def _vectorize(self, texts: Any) -> Any:
         if isinstance(texts, str):

@@ -1,0 +1,137 @@
+"""What `fedmlh compare` compares: every config with every combination of the swept values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmlh.config import Config, parse_setting, presets
+from fedmlh.errors import UserError
+from fedmlh.runs.settings import show_value
+
+if TYPE_CHECKING:
+    from fedmlh.data.dataset import Dataset
+    from fedmlh.runs.methods import Entry
+
+#: In characters of up to four bytes, with room for algorithm and seed: file systems allow 255 bytes.
+_LONGEST_NAME = 50
+#: Settings that decide who holds which points, and where: those of the first config hold for all, unless swept.
+_PARTITION = ("partition", "dirichlet_alpha", "num_clients", "device")
+#: Settings that decide what is learned from and how results are measured: those of the first config hold for all.
+_MEASURED = (
+    *("data", "data_format", "text_features", "text_dim"),
+    *("synthetic_points", "synthetic_features", "synthetic_labels"),
+    *("frequent_threshold", "validation_fraction", "seed", "top_k", "propensity_a", "propensity_b"),
+)
+
+#: Makes the config that an argument names, with these settings on top.
+Configure = Callable[[str, Mapping[str, Any]], Config]
+
+
+def parse_sweeps(sweeps: Sequence[str], fixed: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of each swept field; `fixed` fields were given a value by another option."""
+    found: dict[str, list[Any]] = {}
+    for text in sweeps:
+        name, equals, raw = text.partition("=")
+        name, parts = name.strip().replace("-", "_"), [part.strip() for part in _split(raw)]
+        if not equals or not name or not all(parts):
+            raise UserError(f"--sweep {text}: say field=value,value,…, e.g. --sweep num_tables=4,8,16")
+        if name == "seed":
+            raise UserError("--sweep seed: seeds are not compared but averaged over; say how many with --seeds")
+        if name == "name" or name in _MEASURED:
+            raise UserError(f"--sweep {name}: methods that differ in {name} cannot be compared; set one value for all")
+        if name in fixed or name in found:
+            raise UserError(f"{name} is swept, and given a second time: say it once")
+        values = [parse_setting(f"{name}={part}")[1] for part in parts]
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise UserError(f"--sweep {text}: a value is named twice")
+        found[name] = values
+    return found
+
+
+def _split(raw: str) -> list[str]:
+    """Split at commas that are not inside brackets: [64,64],[128] are two lists."""
+    parts, depth = [""], 0
+    for character in raw:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configure: Configure) -> "list[Entry]":
+    """Return every config with every combination of swept values; one config alone means FedMLH and FedAvg."""
+    from fedmlh.runs.methods import Entry
+
+    if len(configs) == 1 and not swept:
+        chosen = configure(configs[0], {})
+        if chosen.training == "one-round":
+            raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended, or --sweep one")
+        pair = {name: chosen.replace(algorithm=name, training="rounds") for name in ("fedmlh", "fedavg")}
+        return [Entry(name, name, config) for name, config in pair.items()]
+    combinations = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
+    common: dict[str, Any] = {}
+    entries: list[Entry] = []
+    for config, base in zip(configs, _name_configs(configs), strict=True):
+        for combination in combinations:
+            several = combination.items() if len(combinations) > 1 else ()
+            parts = [base, *(f"{field} {show_value(value)}" for field, value in several)]
+            chosen = _apply(configure, config, {**common, **combination}, ", ".join(parts))
+            entries.append(Entry(", ".join(parts), _find_folder(parts, entries), chosen))
+            common = common or {name: getattr(chosen, name) for name in (*_PARTITION, *_MEASURED) if name not in swept}
+    return entries
+
+
+def _apply(configure: Configure, config: str, changes: Mapping[str, Any], name: str) -> Config:
+    try:
+        return configure(config, changes)
+    except UserError as error:
+        raise UserError(f"{name}: {str(error).removeprefix('settings: ')}") from None
+
+
+def _name_configs(configs: Sequence[str]) -> list[str]:
+    """Return a name for each config: its own, or that of its file where it has none or others have it as well."""
+    named = [Config.load(config).name for config in configs]
+    bases = [
+        Path(config).stem if config not in presets() and (name in ("", "custom") or named.count(name) > 1) else name
+        for config, name in zip(configs, named, strict=True)
+    ]
+    twice = next((base for base in bases if bases.count(base) > 1), None)
+    if twice is not None:
+        raise UserError(f"two of the set-ups have the same name, {twice}: give each its own (name = …)")
+    return bases
+
+
+def _find_folder(parts: Sequence[str], entries: "Sequence[Entry]") -> str:
+    """Return a name for the folders of a method that no other has."""
+    swept = (part.replace(", ", "_").replace(" ", "-") for part in parts[1:])
+    folder = as_file_name("-".join([parts[0], *swept]))
+    taken = {entry.folder.casefold() for entry in entries}
+    return folder if folder.casefold() not in taken else f"{folder[: _LONGEST_NAME - 5]}-{len(entries)}"
+
+
+def as_file_name(name: str) -> str:
+    """Turn the name of a set-up into one that a folder can have: a name that never leads elsewhere."""
+    kept = (character if character.isalnum() or character in " ._-" else "_" for character in name)
+    return "".join(kept).lstrip(".")[:_LONGEST_NAME]
+
+
+def check_methods(entries: "Sequence[Entry]", dataset: "Dataset") -> None:
+    """Refuse, before anything is trained, what a run would refuse once it knows the data."""
+    from fedmlh.choices import settle
+    from fedmlh.data.division import divide
+    from fedmlh.federated.task import Task
+
+    partitions = set()
+    for entry in entries:
+        try:
+            config, _ = settle(entry.config, dataset)
+            Task(config, dataset.num_features, dataset.num_labels)
+            partition = tuple(getattr(config, name) for name in (*_PARTITION, "pooled", "shared_fraction", "selection"))
+            if partition not in partitions and len(entries) > 1:
+                divide(dataset.train, config)
+            partitions.add(partition)
+        except UserError as error:
+            raise UserError(f"{entry.name}: {error}") from None
