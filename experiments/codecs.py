@@ -20,6 +20,8 @@ from fedmlh.federated.codecs import make_codec
 from fedmlh.randomness import generator
 
 CODECS = "fp32 fp16 int8 int4 int2 topk-10% topk-1% sketch-25% sketch-10%".split()
+#: These compress by themselves.
+GRIDS = "grid-50% grid-100% grid-150% grid-199%".split()
 ROUND = 3
 DRAWS = 20
 
@@ -27,7 +29,8 @@ DRAWS = 20
 def main() -> None:
     """Measure bytes, relative error of one encoding and of the mean of many, and seconds."""
     change = find_update(sys.argv[1])
-    rows = [measure(name + suffix, change) for name in CODECS for suffix in ("", "+zlib")]
+    names = [name + suffix for name in CODECS for suffix in ("", "+zlib")] + GRIDS
+    rows = [measure(name, change) for name in names]
     machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     result = {"machine": machine, "num_parameters": len(change), "draws": DRAWS, "codecs": rows}
     Path(sys.argv[2]).write_text(json.dumps(result, indent=1) + "\n")

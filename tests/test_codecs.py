@@ -13,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmlh.config import Config, parse_codec
+from fedmlh.entropy import coding
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
+from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.codecs.integers import BLOCK
 from fedmlh.federated.codecs.sketch import ROWS
 from fedmlh.federated.codecs.topk import _largest
 from fedmlh.federated.messages import UpdateHeader
 
 PLAIN = ["fp32", "fp16", "int8", "int4", "int2", "topk-1%", "topk-12.5%", "topk-100%", "sketch-10%", "sketch-100%"]
-NAMES = [*PLAIN, *(f"{name}+zlib" for name in PLAIN)]
+GRIDS = ["grid-25%", "grid-100%", "grid-199%"]
+NAMES = [*PLAIN, *(f"{name}+zlib" for name in PLAIN), *GRIDS]
 #: Any finite float32: zeros of both signs, subnormals, the largest.
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 vectors = st.one_of(
@@ -62,7 +65,7 @@ def test_any_finite_vector_passes_within_its_size_and_the_same_draws_give_the_sa
     payload = codec.encode(values, rng(3))
     assert payload == codec.encode(values, rng(3))
     assert len(payload) <= codec.size(len(values))
-    if "+zlib" not in name:
+    if name in PLAIN:
         assert len(payload) == codec.size(len(values))
     decoded = codec.decode(memoryview(payload), len(values), rng(3))
     assert decoded.shape == values.shape
@@ -200,6 +203,110 @@ def test_a_long_vector_is_coded_as_its_parts_would_be_one_after_the_other(bits):
         assert torch.equal(got, codec.decode(memoryview(payload), len(part), rng()))
 
 
+# The grid.
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@settings(deadline=None, max_examples=60)
+@given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda x: abs(x) > 1e-30), max_size=100))
+def test_a_value_moves_to_one_of_the_two_multiples_around_it(name, values):
+    """Of the largest power of two below the share of the root mean square of values other than 0."""
+    values = torch.cat([tensor(values), torch.zeros(70)])
+    decoded = pass_through(name, values).double()
+    touched = values[values != 0].double()
+    if not len(touched):
+        return
+    limit = float(parse_codec(name).share) * math.sqrt(float(touched.square().mean()))
+    step = 2.0 ** math.floor(math.log2(limit * (1 + 1e-12)))
+    assert torch.equal(decoded / step, (decoded / step).round())
+    assert float((decoded - values).abs().max()) < step
+    assert not ((decoded * values) < 0).any()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_is_unbiased_leaves_out_less_than_it_is_given_and_is_as_long_as_it_says(name):
+    share, draws = float(parse_codec(name).share), 3000
+    # Most of what can be left out: all values half a step.
+    for values in (normal(200), torch.full((64,), 0.5), torch.cat([normal(64), torch.zeros(600), normal(64, 1, 1e-5)])):
+        estimates = torch.stack([pass_through(name, values, seed) for seed in range(draws)]).double()
+        step = share * math.sqrt(float(values[values != 0].double().square().mean()))
+        assert float((estimates.mean(0) - values).abs().max()) < 5 * step / 2 / math.sqrt(draws)
+        square = float(values.double().square().sum())
+        assert float((estimates - values).square().sum(1).mean()) <= share**2 / 4 * square * 1.05
+        length = math.sqrt(float(estimates.square().sum(1).mean()) / square)
+        assert length <= make_codec(name).inflation * 1.01
+
+
+def test_rows_that_nothing_touched_cost_next_to_nothing():
+    codec, values = make_codec("grid-100%"), torch.zeros(100_000)
+    values[50_000:60_000] = normal(10_000)
+    alone = len(codec.encode(normal(10_000), rng()))
+    assert len(codec.encode(values, rng())) < alone + 100_000 // 32 // 8
+    assert len(codec.encode(torch.zeros(10**6), rng())) < 1000
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_levels_are_coded_near_their_entropy(name):
+    values = normal(300_000)
+    codec = make_codec(name)
+    payload = codec.encode(values, rng())
+    decoded = codec.decode(memoryview(payload), len(values), rng()).numpy()
+    counts = np.unique(decoded, return_counts=True)[1]
+    entropy = float((counts * np.log2(len(values) / counts)).sum())
+    assert entropy < 8 * len(payload) < 1.06 * entropy
+
+
+def test_a_vector_that_would_be_longer_than_its_bound_is_rounded_to_a_larger_step(monkeypatch):
+    codec, values = make_codec("grid-25%"), normal(3000)
+    whole = len(codec.encode(values, rng()))
+    monkeypatch.setattr(GridCodec, "size", lambda self, length: whole // 2)
+    payload = codec.encode(values, rng())
+    assert len(payload) <= whole // 2
+    assert payload[0] > make_codec("grid-25%").choose_exponent(values.numpy()) + 127
+    assert 0 < float((codec.decode(memoryview(payload), 3000, rng()) - values).norm()) < float(values.norm())
+
+
+def test_a_grid_refuses_what_it_never_writes():
+    codec, values = make_codec("grid-100%"), torch.zeros(70)
+    values[:33] = 1.0
+    good = codec.encode(values, rng())
+    assert torch.equal(codec.decode(memoryview(good), 70, rng()), values)
+    for wrong in (b"", b"\0" + good[1:], b"\xff" + good[1:], good[:-1], good + b"\0", good[:1], b"\xff\xff"):
+        with pytest.raises(ValueError, match=r"step|cut off|too large|after|no values|cannot|fill"):
+            codec.decode(memoryview(wrong), 70, rng())
+    none = np.zeros(3, np.uint8)
+    lone = np.zeros(32, np.uint8)
+
+    def payload(steps, levels, contexts):
+        return memoryview(b"\x7f" + coding.encode(np.array(steps), none) + coding.encode(np.array(levels), contexts))
+
+    one = [2] + [0] * 31  # a level of 1 in a block of class 1
+    assert codec.decode(payload([2, 1, 0], one, lone + 1), 70, rng())[0] == 1
+    for steps, levels, contexts, match in (
+        ([2, 3, 0], one, lone + 1, "class that is none"),
+        ([60, 59, 0], one, lone + 30, "class that is none"),
+        ([2**61, 0, 0], one, lone, "class that is none"),
+        ([4, 3, 0], one, lone + 2, "does not have"),
+        ([2, 1, 0], [4, *one[1:]], lone + 1, "does not have"),
+        ([2, 1, 0], [2**25, *one[1:]], lone + 1, "too large"),
+        ([0, 0, 2], [0] * 31 + [2], lone + 1, "beyond the end"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            codec.decode(payload(steps, levels, contexts), 70, rng())
+
+
+def test_a_grid_gives_the_same_bytes_with_and_without_compiled_loops(monkeypatch):
+    pytest.importorskip("numba", reason="the extra 'fast' is not installed")
+    vectors = [normal(70_000), torch.cat([torch.zeros(5000), normal(333), torch.zeros(77)]), tensor([1e9, 1e-9] * 50)]
+    both = []
+    for calls in (0, 10**9):
+        monkeypatch.setattr(coding, "_FEW_CALLS", calls)
+        payloads = [make_codec(name).encode(values, rng()) for name in GRIDS for values in vectors]
+        decoded = [pass_through(name, values).numpy().tobytes() for name in GRIDS for values in vectors]
+        both.append((payloads, decoded))
+    assert both[0] == both[1]
+
+
 # The largest values alone.
 
 
@@ -234,7 +341,8 @@ def test_a_position_costs_no_more_than_two_bits_above_the_least_possible():
 
 
 def test_only_what_loses_something_but_less_than_it_is_given_keeps_what_it_left_out():
-    assert {name for name in PLAIN if make_codec(name).feedback} == {"fp16", *(n for n in PLAIN if "topk" in n)}
+    keeping = {name for name in PLAIN + GRIDS if make_codec(name).feedback}
+    assert keeping == {"fp16", *(n for n in PLAIN if "topk" in n)}
     assert all(make_codec(f"{name}+zlib").feedback == make_codec(name).feedback for name in PLAIN)
 
 
@@ -454,6 +562,7 @@ def test_names_say_kind_share_and_whether_to_deflate():
     assert parse_codec("int4") == ("int4", 1, False)
     assert parse_codec("topk-0.5%+zlib") == ("topk", Fraction(1, 200), True)
     assert parse_codec("sketch-100%") == ("sketch", 1, False)
+    assert parse_codec("grid-150%") == ("grid", Fraction(3, 2), False)
     for name in ("update_codec", "broadcast_codec"):
         assert getattr(Config(**{name: "topk-1%"}), name) == "topk-1%"
 
@@ -461,7 +570,7 @@ def test_names_say_kind_share_and_whether_to_deflate():
 WRONG = (
     "int3 INT8 topk topk-% topk-0% topk-101% topk-1 topk-1e1% topk--1% topk-١% sketch sketch-0.0% fp32-10% zlib +zlib"
 )
-WRONG += " fp32+ fp32+zlib+zlib fp32+gzip int8\n topk-0.00001%"
+WRONG += " fp32+ fp32+zlib+zlib fp32+gzip int8\n topk-0.00001% grid grid-24.9% grid-199.1% grid-200% grid-100%+zlib"
 
 
 @pytest.mark.parametrize("wrong", [*WRONG.split(" "), "", " fp32"])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmlh.oneround import coding
-from fedmlh.oneround.coding import decode, encode, most_values
+from fedmlh.entropy import coding
+from fedmlh.entropy.coding import decode, encode, most_values
 
 MOST = 2**62 - 1
 

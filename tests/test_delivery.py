@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedmlh.federated import grid_changes
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.codecs.grid import write_levels
 from fedmlh.federated.delivery import (
     drop_old,
     encode_change,
@@ -24,7 +26,7 @@ from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from test_messages import SIZES, Federation
 
-CHANGES = ["int8", "int4", "int8+zlib", "int4+zlib", "topk-20%", "topk-5%+zlib"]
+CHANGES = ["int8", "int4", "int8+zlib", "int4+zlib", "topk-20%", "topk-5%+zlib", "grid-50%", "grid-199%"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -82,7 +84,7 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
         assert starts
         assert all(start == expected for _, start in starts)
         sent |= {unpack(BroadcastHeader, message, 1 << 20)[0].codec for message in fed.sent}
-    assert sent - {"fp32"} == {"initial", codec}
+    assert sent - {"fp32", "since start"} == {"initial", codec}
     assert not torch.equal(state.held, state.model)
 
 
@@ -325,3 +327,141 @@ def test_changes_go_well_with_server_optimizers_and_averages():
     assert torch.equal(state.shown, state.vectors["average"])
     near, far = (float((state.held - other).norm()) for other in (state.model, fed.server.begin().model))
     assert near < far / 10
+
+
+# A grid, whose changes add up exactly.
+
+
+GRID = "grid-150%"
+
+
+@pytest.mark.parametrize("missed", [1, 2, 16, 10_000])
+def test_with_a_grid_a_sum_is_planned_with_a_bit_per_doubling_of_what_was_missed(missed):
+    config = Federation(broadcast_codec=GRID).config.replace(num_clients=2 * missed, clients_per_round=2)
+    task = Task(config, num_features=300, num_labels=50)
+    size = task.stack.num_parameters
+    planned = make_codec(GRID).size(size) + round(size * np.log2(missed) / 8)
+    assert mean_payload(task) == min(planned, largest_payload(task))
+    assert largest_payload(task) == 4 * size
+
+
+def test_what_a_client_missed_is_sent_as_one_change_that_is_much_shorter_than_all_of_them():
+    fed = Federation(broadcast_codec=GRID, clients_per_round=1)
+    state, size = fed.server.begin(), fed.task.stack.num_parameters
+    seen = set()
+    for _ in range(40):
+        (client,) = fed.server.sample(state.round + 1, 0)
+        held = state.accepted[client][0] - 1 if client in state.accepted else 0
+        header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, client), 4 * size)
+        missed = range(held + 1, state.round + 1)
+        if state.round:
+            assert len(payload) < 4 * size
+            kept = [len(state.changes[number]) for number in missed if number in state.changes]
+            assert header.codec == (GRID if len(kept) == len(missed) else "since start")
+            seen.add((header.codec, len(missed) > 2 and len(payload) < sum(kept)))
+            assert len(missed) > 1 or bytes(payload) == state.changes[state.round]
+        state, _ = fed.server.run_round(state, fed.exchange())
+    assert (GRID, True) in seen
+
+
+def test_the_order_in_which_changes_are_added_up_does_not_change_a_bit():
+    """So that the sum of all that a client missed gives the bits that others hold."""
+    codec, rng = make_codec(GRID), np.random.default_rng(0)
+    initial = torch.from_numpy(rng.normal(size=1000).astype(np.float32))
+    model, held, changes, models = initial, initial, {}, [grid_changes.snap(initial)]
+    for number in range(1, 30):
+        step = rng.normal(size=1000) * 10 ** rng.uniform(-6, 3)
+        model = (model + torch.from_numpy(step.astype(np.float32))).clamp(-1024, 1024)
+        changes[number], held = grid_changes.encode_change(codec, model, held)
+        models.append(held)
+    assert float(held.abs().max()) > 900
+    sums = grid_changes.add_up(changes, 29, 1000, range(29))
+    assert sums.keys() == set(range(29))
+    for start, payload in sums.items():
+        assert bits(grid_changes.add_changes(models[start], memoryview(payload))) == bits(held)
+    del changes[12]
+    assert grid_changes.add_up(changes, 29, 1000, [5, 11, 12, 20]).keys() == {12, 20}
+
+
+def test_a_grid_holds_no_value_beyond_what_a_model_may_have():
+    codec, held = make_codec(GRID), torch.tensor([1023.25, -1023.25, 0.0, 5.0])
+    payload, new = grid_changes.encode_change(codec, torch.tensor([1024.0, -1024.0, 0.0, -700.0]), held)
+    assert float(new.abs().max()) <= 1024
+    assert bits(grid_changes.add_changes(held, memoryview(payload))) == bits(new)
+    with pytest.raises(ValueError, match="beyond 1024"):
+        grid_changes.add_changes(new.sign() * 1024, memoryview(write_levels(new.sign().numpy(), -3)))
+
+
+def test_a_sum_with_too_many_steps_is_sent_as_floats():
+    fed = Federation(broadcast_codec=GRID)
+    state = fed.run(3)
+    far = state.held.clone()
+    start = grid_changes.snap(fed.task.initial(fed.server.seeds.run))
+    place = int(start.argmin())
+    far[place], far[place - 1] = 1024.0, start[place - 1] + 2.0**-14
+    assert start[place] < 0
+    state = dataclasses.replace(state, vectors={**state.vectors, "held": far}, changes={}, accepted={})
+    header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 1), 1 << 20)
+    assert header.codec == "fp32"
+    assert bits(read_model(header, payload, fed.task, {})) == bits(far)
+
+
+def test_a_client_that_is_too_far_behind_gets_all_since_the_start(starts):
+    fed = Federation(broadcast_codec=GRID, clients_per_round=5)
+    state = fed.run(6)
+    assert {fed.server.broadcast(state, 0, client).find(b"since start") for client in SIZES} == {-1}
+    state = dataclasses.replace(state, changes={})
+    whole = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 3), 1 << 20)[0]
+    assert whole.codec == "since start"
+    starts.clear()
+    fed.run(1, state)
+    assert {start for _, start in starts} == {bits(state.held)}
+
+
+@pytest.mark.parametrize("codec", ["fp16", "int4", "grid-100%"])
+def test_all_since_the_start_is_for_a_grid_only(codec):
+    fed = Federation(broadcast_codec=GRID, clients_per_round=5)
+    state = dataclasses.replace(fed.run(2), changes={})
+    header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 3), 1 << 20)
+    other = Federation(broadcast_codec=codec, clients_per_round=5)
+    if codec.startswith("grid"):
+        assert torch.equal(read_model(header, payload, other.task, {}), state.held)
+        return
+    with pytest.raises(Rejected) as refusal:
+        read_model(header, payload, other.task, {})
+    assert refusal.value.reason == Reason.CODEC
+
+
+def test_damaged_sums_are_refused_or_give_a_model_that_is_finite():
+    fed = Federation(broadcast_codec=GRID, clients_per_round=2)
+    state, source = fed.run(5), np.random.default_rng(0)
+    client = next(c for c, (last, _) in state.accepted.items() if last == 4)
+    header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, client), 1 << 20)
+    kept, reasons = fed.memories[client].settle(state.accepted[client]), set()
+    for trial in range(300):
+        broken = bytearray(payload)
+        if trial % 3 == 0:
+            broken = broken[: source.integers(len(broken))]
+        else:
+            for bit in source.integers(0, 8 * len(broken), 1 + trial % 4).tolist():
+                broken[bit // 8] ^= 1 << bit % 8
+        if broken == payload:
+            continue
+        for codec in (GRID, "since start"):
+            try:
+                model = read_model(dataclasses.replace(header, codec=codec), memoryview(broken), fed.task, kept)
+                assert float(model.abs().max()) <= 1024
+            except Rejected as refusal:
+                reasons.add(refusal.reason)
+    assert reasons == {Reason.SIZE}
+    for spoilt, reason in ((b"\xff", Reason.NON_FINITE), (b"", Reason.SIZE)):
+        with pytest.raises(Rejected) as refusal:
+            read_model(header, memoryview(spoilt), fed.task, kept)
+        assert refusal.value.reason == reason
+
+
+def test_snapping_moves_nothing_that_clients_hold():
+    values = torch.from_numpy((np.random.default_rng(0).uniform(-1024, 1024, 1000)).astype(np.float32))
+    snapped = grid_changes.snap(values)
+    assert torch.equal(grid_changes.snap(snapped), snapped)
+    assert float((snapped - values).abs().max()) <= 2.0**-15

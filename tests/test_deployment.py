@@ -211,8 +211,14 @@ def test_nothing_of_a_site_s_data_is_in_what_it_hands_out(federation: Federation
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"update_codec": "fp16"}, {"update_codec": "topk-10%", "broadcast_codec": "int8"}, {"correction": "scaffold"}],
-    ids=["plain", "residual", "changes", "scaffold"],
+    [
+        {},
+        {"update_codec": "fp16"},
+        {"update_codec": "topk-10%", "broadcast_codec": "int8"},
+        {"update_codec": "grid-100%", "broadcast_codec": "grid-150%"},
+        {"correction": "scaffold"},
+    ],
+    ids=["plain", "residual", "changes", "grid", "scaffold"],
 )
 def test_a_site_answers_as_a_client_in_process_does(
     federation: Federation, changes: dict[str, str], tmp_path: Path

@@ -250,9 +250,10 @@ def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
         {"algorithm": "fedavg", "optimizer": "adam", "learning_rate": 0.01},
         {"update_codec": "fp16", "broadcast_codec": "fp16"},
         {"update_codec": "int4+zlib", "broadcast_codec": "int8+zlib"},
+        {"update_codec": "grid-150%", "broadcast_codec": "grid-150%"},
         {"server_optimizer": "adam", "server_learning_rate": 0.05, "model_average": 0.5},
     ],
-    ids=["sgd", "fedavg-adam", "fp16", "coarse", "server-adam"],
+    ids=["sgd", "fedavg-adam", "fp16", "coarse", "grid", "server-adam"],
 )
 def test_the_servers_control_is_the_mean_of_the_clients(points, settings):
     """After every round: where all went well, where an update was refused, where an attempt was given up."""
@@ -503,10 +504,11 @@ SMALL = Config(
         {"correction": "scaffold", "server_optimizer": "momentum"},
         {"correction": "scaffold", "update_codec": "fp16", "loss": "balanced-softmax", "algorithm": "fedavg"},
         {"correction": "scaffold", "update_codec": "int8", "broadcast_codec": "int4+zlib"},
+        {"correction": "scaffold", "update_codec": "grid-100%", "broadcast_codec": "grid-150%"},
         {"correction": "vrl-sgd", "clients_per_round": 4, "quorum": 4, "optimizer": "sgd", "prox_mu": 0.1},
         {"shared_fraction": 0.1, "prox_mu": 0.1, "loss": "balanced-softmax"},
     ],
-    ids=["scaffold", "scaffold-fp16", "scaffold-coarse", "vrl-sgd", "shared"],
+    ids=["scaffold", "scaffold-fp16", "scaffold-coarse", "scaffold-grid", "vrl-sgd", "shared"],
 )
 def test_a_resumed_run_has_the_same_bits(tmp_path, settings):
     config = SMALL.replace(**settings)

@@ -17,6 +17,7 @@ from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
 from fedmlh.engines.suspects import is_possible
+from fedmlh.entropy.coding import encode
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import (
     FRAME,
@@ -30,7 +31,6 @@ from fedmlh.federated.messages import (
 )
 from fedmlh.federated.task import Task
 from fedmlh.oneround import wire
-from fedmlh.oneround.coding import encode
 from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
 from fedmlh.oneround.points import most_square, round_points
 from fedmlh.oneround.sums import Sums

@@ -29,6 +29,7 @@ BASE = TINY.replace(
 VARIANTS = {
     "plain": BASE.replace(weighting="examples"),
     "changes": BASE.replace(update_codec="topk-20%+zlib", broadcast_codec="int8+zlib"),
+    "grid": BASE.replace(update_codec="grid-100%", broadcast_codec="grid-150%"),
     "scaffold": BASE.replace(update_codec="fp16", correction="scaffold", optimizer="sgd", learning_rate=0.1),
     "fedexp": BASE.replace(server_optimizer="fedexp", shared_fraction=0.1),
 }

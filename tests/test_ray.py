@@ -41,6 +41,7 @@ VARIANTS = {
         server_optimizer="fedexp",
         shared_fraction=0.1,
     ),
+    "grid": BASE.replace(update_codec="grid-100%", broadcast_codec="grid-150%"),
     "scaffold": BASE.replace(update_codec="fp16", correction="scaffold", optimizer="sgd", learning_rate=0.1),
 }
 DATA = open_dataset(BASE)
@@ -76,7 +77,7 @@ def differing(a, b):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_run_equals_the_one_in_process(name, tmp_path):
     simulation.run(VARIANTS[name], DATA, tmp_path / "local")
-    workers = {"changes": 3, "scaffold": 1}[name]
+    workers = {"changes": 3, "grid": 2, "scaffold": 1}[name]
     simulation.run(VARIANTS[name], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=workers)
     assert differing(tmp_path / "local", tmp_path / "ray") == []
     assert list((tmp_path / "ray" / "checkpoint").glob("*/client-*")), "clients kept something"

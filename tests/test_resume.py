@@ -51,6 +51,7 @@ VARIANTS = {
     "fp32": BASE,
     "fp16": BASE.replace(update_codec="fp16", broadcast_codec="fp16", weighting="examples"),
     "changes": BASE.replace(update_codec="topk-20%+zlib", broadcast_codec="int8+zlib", clients_per_round=2),
+    "grid": BASE.replace(update_codec="grid-100%", broadcast_codec="grid-150%", clients_per_round=2),
 }
 #: What a run does, in order; the helper can tell when a child has begun one of these.
 PHASES = {

@@ -37,22 +37,27 @@ class CodecName(NamedTuple):
     """What the name of a codec says."""
 
     kind: str
-    share: Fraction  # of the values (topk) or of the bytes (sketch); 1 for all others
+    share: Fraction  # of the values (topk), of the bytes (sketch), of the root mean square (grid); 1 for all others
     deflated: bool
 
 
-_CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
+_CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch|grid)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
+#: The range of N in a codec's name. A grid of 200 % could leave out all that it was given.
+_SHARES = {"grid": (Fraction(25), Fraction(199))}
 
 
 def parse_codec(name: str) -> CodecName:
     """The parts of a codec's name, or a ValueError that says what it may be."""
     found = _CODEC.fullmatch(name)
-    share = Fraction(found[3] or 100) / 100 if found else Fraction(0)
-    if found is None or not 0 < share <= 1:
-        raise ValueError(
-            "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress"
-        )
-    return CodecName(found[1] or found[2], share, found[4] is not None)
+    if found is not None:
+        kind, percent, deflated = found[1] or found[2], Fraction(found[3] or 100), found[4] is not None
+        least, most = _SHARES.get(kind, (Fraction(1, 1000), Fraction(100)))
+        if least <= percent <= most and not (deflated and kind == "grid"):
+            return CodecName(kind, percent / 100, deflated)
+    raise ValueError(
+        "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress, or "
+        "grid-N% with N from 25 to 199"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +144,12 @@ class Config:
         at_most=0.999,
     )
     update_codec: str = option(
-        "fp32", "how a client's update is encoded: fp32, fp16, int8, int4, int2, topk-N%, sketch-N%; +zlib compresses"
+        "fp32",
+        "how a client's update is encoded: fp32, fp16, int8, int4, int2, topk-N%, sketch-N%; +zlib compresses; grid-N%",
     )
     broadcast_codec: str = option(
-        "fp32", "how the global model is encoded: fp32, fp16; int8, int4, topk-N%: as changes; +zlib compresses"
+        "fp32",
+        "how the global model is encoded: fp32, fp16; int8, int4, topk-N%, grid-N%: as changes; +zlib compresses",
     )
 
     sizes: Literal["given", "auto"] = option(
@@ -357,14 +364,14 @@ class Config:
         if self.correction == "scaffold" and kind in ("int2", "sketch"):
             raise UserError(
                 f"update_codec '{self.update_codec}' leaves out more than it sends, so that the controls of correction "
-                f"'scaffold' would grow from round to round: use fp32, fp16, int8, int4 or topk"
+                f"'scaffold' would grow from round to round: use fp32, fp16, int8, int4, grid or topk"
             )
         if self.correction != "vrl-sgd":
             return
         if kind in ("topk", "sketch"):
             raise UserError(
                 f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use fp32, fp16, int8, int4 or int2"
+                f"would make up for it again and again: use fp32, fp16, int8, int4, int2 or grid"
             )
         if self.optimizer != "sgd":
             raise UserError(

@@ -6,16 +6,23 @@ the same bits, and what one change left out is in the next. A client holds the m
 was made. It is sent all changes since then, or the whole model where that is fewer bytes; a client of which nothing was
 accepted yet starts from the initial model, which follows from the seed. A client that has lost the model it should hold
 says so, and the server treats it as one that never took part.
+
+With a grid, changes are multiples of powers of two, and so is the model that clients hold: their sums are exact. So all
+changes since the model that a client holds are added up and sent as one, and the whole model is sent as all changes
+since the initial one.
 """
 
+import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from fedmlh.config import parse_codec
+from fedmlh.federated import grid_changes
 from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
@@ -24,6 +31,8 @@ from fedmlh.randomness import generator
 HELD, HELD_ROUND = "held", "held_round"
 #: How the model travels where the changes would be no shorter.
 WHOLE = "fp32"
+#: How it travels with a grid: as all that changed since the initial model.
+SINCE_START = "since start"
 _LENGTH = struct.Struct("<I")
 #: Encoded changes, by the round that made them.
 Changes = Mapping[int, bytes]
@@ -49,8 +58,12 @@ def mean_payload(task: Task) -> int:
     config, whole = task.config, largest_payload(task)
     if not sends_changes(config.broadcast_codec):
         return whole
-    change = _LENGTH.size + make_codec(config.broadcast_codec).size(task.stack.num_parameters)
-    return min(whole, round(change * config.num_clients / config.clients_per_round))
+    missed = config.num_clients / config.clients_per_round
+    change = make_codec(config.broadcast_codec).size(task.stack.num_parameters)
+    if isinstance(make_codec(config.broadcast_codec), GridCodec):
+        # Added up, values are at most so many times as large.
+        return min(whole, round(change + task.stack.num_parameters * math.log2(missed) / 8))
+    return min(whole, round((_LENGTH.size + change) * missed))
 
 
 def round_held(accepted: tuple[int, ...]) -> int:
@@ -60,7 +73,10 @@ def round_held(accepted: tuple[int, ...]) -> int:
 
 def encode_change(codec: str, seed: int, number: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
     """What the clients are sent about a round, and the model that they hold once they have added it."""
-    payload = make_codec(codec).encode(model - held, generator(seed, "broadcast", number))
+    grid = make_codec(codec)
+    if isinstance(grid, GridCodec):
+        return grid_changes.encode_change(grid, model, held)
+    payload = grid.encode(model - held, generator(seed, "broadcast", number))
     return payload, held + _decode(codec, seed, number, memoryview(payload), len(held)).to(held.device)
 
 
@@ -89,16 +105,40 @@ def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Ch
     return codec, make_codec(codec).encode(model, generator(seed, "broadcast", finished))
 
 
+def write_models(
+    task: Task, seed: int, finished: int, model: Tensor, changes: Changes, rounds: Collection[int]
+) -> dict[int, tuple[str, bytes]]:
+    """Return codec and payload for clients that hold the models of these rounds."""
+    name = task.config.broadcast_codec
+    if not finished or not isinstance(make_codec(name), GridCodec):
+        return {held: write_model(name, seed, finished, model, changes, held) for held in rounds}
+    sums = grid_changes.add_up(changes, finished, len(model), rounds)
+    written = {held: (name, payload) for held, payload in sums.items()}
+    if len(written) < len(rounds):
+        since_start = grid_changes.encode_difference(model, task.initial(seed))
+        if since_start is not None and len(since_start) < largest_payload(task):
+            whole = SINCE_START, since_start
+        else:
+            whole = WHOLE, make_codec(WHOLE).encode(model, generator(seed, "broadcast", finished))
+        written |= dict.fromkeys(set(rounds) - written.keys(), whole)
+    return written
+
+
 def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
     """The model that a broadcast stands for, given what this client keeps, or Rejected."""
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
     changes = sends_changes(codec)
     if header.codec == "initial" and not payload:
         return task.initial(header.seed)
-    if header.codec not in ((codec, WHOLE) if changes else (codec,)):
+    known = {codec, WHOLE} if changes else {codec}
+    if isinstance(make_codec(codec), GridCodec):
+        known.add(SINCE_START)
+    if header.codec not in known:
         raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {codec} was agreed")
     try:
-        if changes and header.codec == codec:
+        if header.codec == SINCE_START:
+            model = grid_changes.add_changes(task.initial(header.seed), payload)
+        elif changes and header.codec == codec:
             model = _add_changes(header, payload, task, kept)
         else:
             model = _decode(header.codec, header.seed, header.round - 1, payload, size)
@@ -140,6 +180,8 @@ def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept:
         model = kept[HELD]
     else:
         raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
+    if isinstance(make_codec(task.config.broadcast_codec), GridCodec):
+        return grid_changes.add_changes(model, payload)
     while payload:
         number += 1
         if len(payload) < _LENGTH.size:

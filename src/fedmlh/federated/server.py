@@ -16,7 +16,7 @@ from fedmlh.federated.delivery import (
     round_held,
     sends_changes,
     write_control,
-    write_model,
+    write_models,
 )
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
@@ -183,21 +183,22 @@ class Server:
 
     def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
         """What one client needs to take part in the next round."""
-        return pack(*self._write(state, attempt, client, {}))
+        return pack(*self._write(state, attempt, client, [client], {}))
 
     def _write(
-        self, state: ServerState, attempt: int, client: int, payloads: Payloads
+        self, state: ServerState, attempt: int, client: int, clients: Sequence[int], payloads: Payloads
     ) -> tuple[BroadcastHeader, bytes]:
-        """Header and payload of a broadcast; `payloads` keeps what others will be sent as well."""
-        accepted = state.accepted.get(client, ())
+        """Header and payload of a broadcast; `payloads` keeps what the other clients will be sent as well."""
         # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
-        held = round_held(accepted) if sends_changes(self.task.config.broadcast_codec) else 0
+        held = self._round_held(state, client)
         known = payloads.get(held)
         if known is None:
-            config, seed = self.task.config, self.seeds.run
-            codec, model = write_model(config.broadcast_codec, seed, state.round, state.held, state.changes, held)
+            rounds = {self._round_held(state, other) for other in clients}
+            models = write_models(self.task, self.seeds.run, state.round, state.held, state.changes, rounds)
             control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
-            known = payloads[held] = codec, len(control), model + control
+            fresh = {number: (codec, len(control), model + control) for number, (codec, model) in models.items()}
+            payloads.update(fresh)
+            known = fresh[held]
         codec, control_bytes, payload = known
         header = BroadcastHeader(
             run=self.run,
@@ -209,11 +210,16 @@ class Server:
             seed=self.seeds.run,
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
-            accepted=list(accepted),
+            accepted=list(state.accepted.get(client, ())),
             control=control_bytes,
             steps=self.steps,
         )
         return header, payload
+
+    def _round_held(self, state: ServerState, client: int) -> int:
+        """Of which round the model is that a client holds; 0 where it does not matter."""
+        changes = sends_changes(self.task.config.broadcast_codec)
+        return round_held(state.accepted.get(client, ())) if changes else 0
 
     def _attempt(
         self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport, *, last: bool
@@ -243,7 +249,7 @@ class Server:
         unsent = set(clients)
 
         def write(client: int) -> tuple[BroadcastHeader, bytes]:
-            message = self._write(state, attempt, client, payloads)
+            message = self._write(state, attempt, client, clients, payloads)
             unsent.discard(client)
             if not unsent:
                 payloads.clear()  # what everyone has been sent need not wait for the replies

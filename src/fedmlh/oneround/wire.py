@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.oneround.coding import decode, encode, most_values
+from fedmlh.entropy.coding import decode, encode, most_values
 from fedmlh.oneround.points import most_square
 from fedmlh.oneround.sums import Sums
 

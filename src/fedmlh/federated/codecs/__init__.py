@@ -9,6 +9,7 @@ from torch import Tensor
 from fedmlh.config import parse_codec
 from fedmlh.federated.codecs.deflated import Deflated
 from fedmlh.federated.codecs.floats import FloatCodec
+from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.codecs.integers import IntCodec
 from fedmlh.federated.codecs.sketch import SketchCodec
 from fedmlh.federated.codecs.topk import TopCodec
@@ -49,6 +50,8 @@ def make_codec(name: str) -> Codec:
         codec = TopCodec(share)
     elif kind == "sketch":
         codec = SketchCodec(share)
+    elif kind == "grid":
+        codec = GridCodec(share)
     elif kind.startswith("int"):
         codec = IntCodec(int(kind[3:]))
     else:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmlh.oneround.bits import check_padding, pack
+from fedmlh.entropy.bits import check_padding, pack
 
 #: Frequencies of a table add up to this, at most.
 SCALE_BITS = 14

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmlh.oneround.frequencies import CAP, MOST_ZEROS, SCALE, SCALE_BITS, UNIT
+from fedmlh.entropy.frequencies import CAP, MOST_ZEROS, SCALE, SCALE_BITS, UNIT
 
 _WORD_BITS = 16
 
@@ -20,47 +20,83 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def write_lanes(frequencies: Any, starts: Any, num_lanes: Any) -> Any:
-    """Return the lanes' states, and their words in the order in which a decoder takes them."""
-    states = np.full(num_lanes, 1 << _WORD_BITS, np.int64)
-    words = np.empty(len(frequencies), np.uint16)
-    free = len(frequencies)
-    for index in range(len(frequencies) - 1, -1, -1):
-        lane, frequency = index % num_lanes, np.int64(frequencies[index])
-        state = states[lane]
-        if state >= frequency << 32 - SCALE_BITS:
-            free -= 1
-            words[free] = state & (1 << _WORD_BITS) - 1
-            state >>= _WORD_BITS
-        states[lane] = (state // frequency << SCALE_BITS) + state % frequency + np.int64(starts[index])
+def count_symbols(values: Any, contexts: Any, places: Any, counts: Any) -> Any:
+    """Return the symbol of each value, and count them per place of a context."""
+    symbols = np.empty(len(values), np.uint16)
+    for index in range(len(values)):
+        value = np.int64(values[index])
+        symbol = value
+        if value >= 16:
+            octave = 1
+            while value >> octave >= 16:
+                octave += 1
+            symbol = 8 * octave + (value >> octave)
+        symbols[index] = symbol
+        counts[places[contexts[index]], symbol] += 1
+    return symbols
+
+
+@_compiled
+def write_lanes(symbols: Any, rows: Any, row_of: Any, contexts: Any, num_lanes: Any) -> Any:
+    """Return the lanes' states, and their words in the order in which a decoder takes them.
+
+    A cell of `rows` holds where a symbol's slots start and, above 16 bits, how many it has.
+    """
+    states = np.full(num_lanes, 1 << _WORD_BITS, np.uint64)
+    words = np.empty(len(symbols), np.uint16)
+    free = len(symbols)
+    low, limit = np.uint64(_WORD_BITS), np.uint64(32 - SCALE_BITS)
+    shift, mask = np.uint64(SCALE_BITS), np.uint64((1 << _WORD_BITS) - 1)
+    for first in range((len(symbols) - 1) // num_lanes * num_lanes, -1, -num_lanes):
+        for lane in range(min(num_lanes, len(symbols) - first) - 1, -1, -1):
+            cell = np.uint64(rows[row_of[contexts[first + lane]], symbols[first + lane]])
+            frequency, state = cell >> low, states[lane]
+            if state >= frequency << limit:
+                free -= 1
+                words[free] = state & mask
+                state >>= low
+            whole = state // frequency
+            states[lane] = (whole << shift) + (state - whole * frequency) + (cell & mask)
     return states, words[free:]
 
 
 @_compiled
-def walk_lanes(states: Any, words: Any, tables: Any, starts: Any, frequencies: Any) -> Any:
-    """Return the entry of each value and how many words were taken, -1 if they are too few; states end as they are."""
-    entries = np.empty(len(tables), np.uint32)
+def find_entry(starts: Any, slot: Any) -> Any:
+    """Return the entry that a slot belongs to."""
+    low, high = 0, len(starts)
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if np.int64(starts[middle]) <= slot:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@_compiled
+def walk_lanes(
+    states: Any, words: Any, table_of: Any, contexts: Any, entry_of: Any, starts: Any, frequencies: Any, symbols: Any
+) -> Any:
+    """Return the symbol of each value and how many words were taken, -1 if they are too few; states end as they are.
+
+    `entry_of` holds the entry of each slot. It is empty where there are few values, and entries are then searched for.
+    """
+    found = np.empty(len(contexts), np.uint16)
     num_lanes, taken = len(states), 0
-    for index in range(len(tables)):
-        lane = index % num_lanes
-        state = np.int64(states[lane])
-        slot = (np.int64(tables[index]) << SCALE_BITS) + (state & SCALE - 1)
-        low, high = 0, len(starts)
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if np.int64(starts[middle]) <= slot:
-                low = middle
-            else:
-                high = middle
-        entries[index] = low
-        state = (state >> SCALE_BITS) * np.int64(frequencies[low]) + slot - np.int64(starts[low])
-        if state < 1 << _WORD_BITS:
-            if taken == len(words):
-                return entries, -1
-            state = state << _WORD_BITS | np.int64(words[taken])
-            taken += 1
-        states[lane] = state
-    return entries, taken
+    for first in range(0, len(contexts), num_lanes):
+        for lane in range(min(num_lanes, len(contexts) - first)):
+            state = np.int64(states[lane])
+            slot = (np.int64(table_of[contexts[first + lane]]) << SCALE_BITS) + (state & SCALE - 1)
+            entry = np.int64(entry_of[slot]) if len(entry_of) else np.int64(find_entry(starts, slot))
+            found[first + lane] = symbols[entry]
+            state = (state >> SCALE_BITS) * np.int64(frequencies[entry]) + slot - np.int64(starts[entry])
+            if state < 1 << _WORD_BITS:
+                if taken == len(words):
+                    return found, -1
+                state = state << _WORD_BITS | np.int64(words[taken])
+                taken += 1
+            states[lane] = state
+    return found, taken
 
 
 @_compiled

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmlh.oneround.bits import pack, unpack
-from fedmlh.oneround.frequencies import (
+from fedmlh.entropy.bits import pack, unpack
+from fedmlh.entropy.frequencies import (
     NUM_SYMBOLS,
     SCALE,
     SCALE_BITS,
@@ -62,25 +62,31 @@ def encode(values: np.ndarray, contexts: np.ndarray) -> bytes:
         raise ValueError("values must be whole numbers, one per context")
     if not values.size:
         return _leb128(0)
-    values = values.astype(np.int64, copy=False)
     if values.min() < 0 or values.max() >= 1 << 62:
         raise ValueError("values must be from 0 below 2^62")
-    symbols = np.searchsorted(_FIRSTS, values, side="right") - 1
     present = np.flatnonzero(np.bincount(contexts, minlength=256))
-    places = np.zeros(256, np.int64)
-    places[present] = np.arange(len(present))
-    cells = places[contexts] * _ROW + symbols
-    counts = np.bincount(cells, minlength=len(present) * _ROW).reshape(-1, _ROW)
     kernels = _choose_kernels()
+    symbols, counts = _count_symbols(values, contexts, present, kernels)
     tables = make_tables(counts, kernels)
     model = make_model(tables, present)
-    entry_of = np.zeros((len(tables), _ROW), np.uint32)
-    entry_of[model.starts >> SCALE_BITS, model.symbols] = np.arange(len(model.symbols))
-    entries = entry_of[model.table_of[present]].reshape(-1)[cells]
-    wide = np.flatnonzero(_WIDTHS[symbols])
+    wide = np.flatnonzero(symbols >= 16)
     raw = pack(values[wide] - _FIRSTS[symbols[wide]], _WIDTHS[symbols[wide]])
-    body = b"".join([write_tables(tables), _write_lanes(model, entries, kernels), raw])
+    body = b"".join([write_tables(tables), _write_lanes(model, symbols, contexts, kernels), raw])
     return _leb128(len(body)) + body
+
+
+def _count_symbols(
+    values: np.ndarray, contexts: np.ndarray, present: np.ndarray, kernels: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the symbol of each value, and how often each context that is present has each symbol."""
+    places = np.zeros(256, np.int64)
+    places[present] = np.arange(len(present))
+    if kernels is not None:
+        counts = np.zeros((len(present), _ROW), np.int64)
+        return kernels.count_symbols(values, contexts, places, counts), counts
+    symbols = np.searchsorted(_FIRSTS, values, side="right") - 1
+    cells = np.bincount(places[contexts] * _ROW + symbols, minlength=len(present) * _ROW)
+    return symbols, cells.reshape(-1, _ROW)
 
 
 def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memoryview]:
@@ -100,13 +106,12 @@ def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memor
     kernels = _choose_kernels()
     tables, body = read_tables(body, len(present), kernels)
     model = make_model(tables, present)
-    entries, body = _read_lanes(model, model.table_of[contexts], body, kernels)
-    symbols = model.symbols[entries]
+    symbols, body = _read_lanes(model, contexts, body, kernels)
     if symbols.max() == NUM_SYMBOLS:
         raise ValueError("a symbol that is in no table")
-    values = _FIRSTS[symbols]
-    wide = np.flatnonzero(_WIDTHS[symbols])
-    values[wide] += unpack(body, _WIDTHS[symbols[wide]])
+    values = symbols.astype(np.int64)
+    wide = np.flatnonzero(symbols >= 16)
+    values[wide] = _FIRSTS[symbols[wide]] + unpack(body, _WIDTHS[symbols[wide]])
     return values, rest
 
 
@@ -119,7 +124,7 @@ def _choose_kernels() -> Any:
 def _load_kernels() -> Any:
     """Return the compiled twins; None where numba is not installed (extra `fast`)."""
     try:
-        return importlib.import_module("fedmlh.oneround.kernels")
+        return importlib.import_module("fedmlh.entropy.kernels")
     except ImportError:
         return None
 
@@ -153,17 +158,20 @@ def _num_lanes(num_values: int) -> int:
     return 1 + max(isqrt(num_values) // 3, num_values // _MOST_STEPS)
 
 
-def _write_lanes(model: Model, entries: np.ndarray, kernels: Any) -> bytes:
-    num_lanes = _num_lanes(len(entries))
-    frequencies = model.frequencies[entries]
-    starts = (model.starts & SCALE - 1)[entries]
+def _write_lanes(model: Model, symbols: np.ndarray, contexts: np.ndarray, kernels: Any) -> bytes:
+    num_lanes = _num_lanes(len(symbols))
+    # Where the slots of each symbol start and, above 16 bits, how many there are.
+    rows = np.zeros((int(model.table_of.max()) + 1, _ROW), np.uint32)
+    rows[model.starts >> SCALE_BITS, model.symbols] = model.starts & SCALE - 1 | model.frequencies << 16
     if kernels is not None:
-        states, words = kernels.write_lanes(frequencies, starts, num_lanes)
+        states, words = kernels.write_lanes(symbols, rows, model.table_of, contexts, num_lanes)
         return b"".join([states.astype("<u4").tobytes(), words.astype("<u2").tobytes()])
+    cells = rows[model.table_of[contexts], symbols]
+    frequencies, starts = cells >> 16, cells & 0xFFFF
     states = np.full(num_lanes, _LOW, np.uint32)
     words = []
     # From the last value to the first, since a decoder undoes the latest step first.
-    for first in reversed(range(0, len(entries), num_lanes)):
+    for first in reversed(range(0, len(symbols), num_lanes)):
         frequency = frequencies[first : first + num_lanes]
         state = states[: len(frequency)]
         full = state >= frequency << 32 - SCALE_BITS
@@ -174,8 +182,8 @@ def _write_lanes(model: Model, entries: np.ndarray, kernels: Any) -> bytes:
     return b"".join([states.astype("<u4").tobytes(), *(word.tobytes() for word in reversed(words))])
 
 
-def _read_lanes(model: Model, tables: np.ndarray, body: memoryview, kernels: Any) -> tuple[np.ndarray, memoryview]:
-    num_lanes = _num_lanes(len(tables))
+def _read_lanes(model: Model, contexts: np.ndarray, body: memoryview, kernels: Any) -> tuple[np.ndarray, memoryview]:
+    num_lanes = _num_lanes(len(contexts))
     if len(body) < 4 * num_lanes:
         raise ValueError("states that are cut off")
     states = np.frombuffer(body[: 4 * num_lanes], "<u4").astype(np.uint32)
@@ -184,13 +192,22 @@ def _read_lanes(model: Model, tables: np.ndarray, body: memoryview, kernels: Any
     # From here on every state is at least _LOW after a step, whatever the words are.
     if states.min() < _LOW:
         raise ValueError("a state that is too small")
-    walk = _walk_lanes if kernels is None else kernels.walk_lanes
-    entries, taken = walk(states, words, tables, model.starts, model.frequencies)
+    if kernels is None:
+        entries, taken = _walk_lanes(states, words, model.table_of[contexts], model.starts, model.frequencies)
+        symbols = model.symbols[entries]
+    else:
+        # The entry of each slot is looked up, but for few values searched for.
+        num_tables = int(model.table_of.max()) + 1
+        count = len(model.starts) if len(contexts) >= SCALE * num_tables and len(model.starts) < 1 << 16 else 0
+        entry_of = np.repeat(np.arange(count, dtype=np.uint16), model.frequencies[:count])
+        symbols, taken = kernels.walk_lanes(
+            states, words, model.table_of, contexts, entry_of, model.starts, model.frequencies, model.symbols
+        )
     if taken < 0:
         raise ValueError("words that are cut off")
     if np.any(states != _LOW):
         raise ValueError("states that do not end where they started")
-    return entries, body[2 * taken :]
+    return symbols, body[2 * taken :]
 
 
 def _walk_lanes(

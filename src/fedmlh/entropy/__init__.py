@@ -1,0 +1,1 @@
+"""Whole numbers as bytes, without loss and close to their entropy."""
