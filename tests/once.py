@@ -27,7 +27,21 @@ VARIANTS = {
     "buckets": BASE.replace(label_map="murmur3", label_key="name", feature_slots=40),
 }
 VARIANTS |= {f"{name}, held out": config.replace(validation_fraction=0.0) for name, config in VARIANTS.items()}
-VARIANTS["corrected"] = BASE.replace(correct=2, budget_mib=0.1, ridge=1e4, count_power=0.0)
+VARIANTS["corrected"] = BASE.replace(
+    correct=2,
+    budget_mib=0.1,
+    ridge=1e4,
+    count_power=0.0,
+    loss="balanced-bce",
+    loss_tau=1.0,
+    decoding="logits",
+    learning_rate=0.0,
+    feature_map="per-table",
+    feature_signed=True,
+    normalize=True,
+    update_codec="grid-100%",
+    broadcast_codec="grid-100%",
+)
 DATA = open_dataset(BASE)
 
 

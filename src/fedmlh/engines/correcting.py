@@ -20,7 +20,7 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.ranking import Ranker, best_labels
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.corrected import CorrectedFeatures, CorrectedRanker, halve
+from fedmlh.oneround.corrected import CorrectedFeatures, CorrectedRanker, shorten
 from fedmlh.oneround.sums import Sums
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
@@ -97,7 +97,7 @@ class Corrector:
         prepared = beside.prepare(points)
         with self.reach(self.task, server.seeds) as clients:
             progress = self._train(server, clients, Judge(beside, "validation", prepared, "precision"), record)
-        model = halve(progress.best_model)
+        model = shorten(progress.best_model)
         weight, labels = beside.weigh(model, prepared)
         gain = selection_score(beside.judge(labels, points.Y)) - choice.score
         if gain < _LEAST_GAIN:

@@ -20,7 +20,7 @@ class Correction:
 
     networks: Networks
     evaluator: Evaluator  # of both together
-    model: Tensor  # float32 [P], each of them a number of half precision
+    model: Tensor  # float32 [P], each of them as clients are sent it
     weight: float  # 0: they do not help
     gain: float  # in the mean of P@k on validation
     labels: np.ndarray  # [n, k], for the validation points, of what is kept

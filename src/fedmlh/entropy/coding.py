@@ -214,7 +214,7 @@ def _walk_lanes(
     states: np.ndarray, words: np.ndarray, tables: np.ndarray, starts: np.ndarray, frequencies: np.ndarray
 ) -> tuple[np.ndarray, int]:
     """Return the entry of each value and how many words were taken, -1 if they are too few; states end as they are."""
-    entries, num_lanes, taken = np.empty(len(tables), np.uint32), len(states), 0
+    entries, num_lanes, taken = np.zeros(len(tables), np.uint32), len(states), 0
     for first in range(0, len(tables), num_lanes):
         table = tables[first : first + num_lanes]
         state = states[: len(table)]

@@ -9,6 +9,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.entropy import coding
 from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.decode import label_scores
 from fedmlh.model.decoder import Decoder
@@ -18,8 +19,8 @@ from fedmlh.oneround.model import LinearRanker, SlotFeatures
 
 _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
-#: The largest number of half precision.
-_MOST_HALF = 65504.0
+#: The largest number that clients are sent, and the bits that their numbers have less than half precision.
+_MOST, _DROPPED = 63488.0, 6
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Corrected:
     """A linear model, and networks whose scores are added to its own with a weight."""
 
     linear: Linear
-    networks: Tensor  # float32 [P], each of them a number of half precision
+    networks: Tensor  # float32 [P], each of them a number that half precision holds
     weight: float
 
     def __len__(self) -> int:
@@ -113,21 +114,30 @@ class CorrectedRanker:
             yield rows, *best_labels(self.decoder, scores, k, None if excluded is None else excluded[rows])
 
 
-def halve(model: Tensor) -> Tensor:
-    """Return the parameters as half precision holds them, in single precision.  # [P]"""
-    return model.cpu().clamp(-_MOST_HALF, _MOST_HALF).half().float()
+def shorten(model: Tensor) -> Tensor:
+    """Return the nearest parameters that clients are sent: half precision, less six bits.  # float32 [P]"""
+    halves = model.cpu().clamp(-_MOST, _MOST).half().numpy()
+    # Away from zero where two are as near; a carry goes into the exponent, where it belongs.
+    bits = halves.view(np.uint16) + np.uint16(1 << _DROPPED - 1) & ~np.uint16((1 << _DROPPED) - 1)
+    return torch.from_numpy(bits.view(np.float16).astype(np.float32))
 
 
 def encode_networks(model: Tensor) -> bytes:
-    """Return parameters that half precision holds as bytes."""
-    return model.half().numpy().astype("<f2").tobytes()
+    """Return parameters that `shorten` has made: exponents, then sign and significand under the exponent's context."""
+    bits = model.half().numpy().view(np.uint16)
+    exponents = bits >> 10 & 31
+    tails = bits >> 15 << 4 | bits >> _DROPPED & 15
+    head = coding.encode(exponents, np.zeros(len(bits), np.uint8))
+    return head + coding.encode(tails, exponents.astype(np.uint8))
 
 
 def decode_networks(payload: memoryview, num_parameters: int) -> Tensor:
     """Return the parameters of what encode_networks wrote; ValueError for what cannot be a model of that size."""
-    if len(payload) != 2 * num_parameters:
-        raise ValueError("networks of another size")
-    values = np.frombuffer(payload, "<f2").astype(np.float32)
-    if not np.isfinite(values).all():
+    exponents, rest = coding.decode(payload, np.zeros(num_parameters, np.uint8))
+    if exponents.max(initial=0) >= 31:  # infinite, or no number
         raise ValueError("networks with numbers that are not finite")
-    return torch.from_numpy(values)
+    tails, rest = coding.decode(rest, exponents.astype(np.uint8))
+    if rest or tails.max(initial=0) >= 32:
+        raise ValueError("networks with parameters that are none")
+    bits = tails >> 4 << 15 | exponents << 10 | (tails & 15) << _DROPPED
+    return torch.from_numpy(bits.astype(np.uint16).view(np.float16).astype(np.float32))
