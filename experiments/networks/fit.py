@@ -2,6 +2,7 @@
 
     python experiments/networks/fit.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
     python experiments/networks/fit.py --leave-one-out OUT.jsonl
+    python experiments/networks/fit.py --table OUT.jsonl
 
 A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
 width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`
@@ -241,6 +242,26 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
+def show(runs: list[dict[str, Any]]) -> str:
+    """Write the best round of every candidate on every set: mean of P@k on validation, MiB sent until then."""
+    usual = asdict(BASE)
+    cells: dict[str, dict[str, str]] = {}
+    for run in runs:
+        candidate = run["candidate"]
+        changed = [
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in candidate.items()
+            if value != usual[name] and name != "labels"
+        ]
+        sent = sum(up + down for up, down, *_ in run["curve"][: run["best_round"]]) / 2**20
+        cell = f"{100 * fmean(run['validation']['precision'].values()):.1f} ({sent:,.0f})"
+        cells.setdefault(", ".join([candidate["labels"], *changed]), {})[run["data"]] = cell
+    sets = sorted({run["data"] for run in runs})
+    rows = [["", *sets], ["---"] * (1 + len(sets))]
+    rows += [[name, *(found.get(data, "") for data in sets)] for name, found in cells.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def leave_one_out(runs: list[dict[str, Any]]) -> str:
     """Write what rules fitted on the other sets cost each set."""
     scores: dict[str, dict[str, list[float]]] = {}
@@ -276,6 +297,7 @@ def main() -> None:
     parser.add_argument("data", nargs="*")
     parser.add_argument("--stage", choices=list(STAGES))
     parser.add_argument("--leave-one-out", type=Path)
+    parser.add_argument("--table", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--device", default="cuda")
@@ -283,6 +305,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.leave_one_out:
         print(leave_one_out(list(read(arguments.leave_one_out))))
+        return
+    if arguments.table:
+        print(show(list(read(arguments.table))))
         return
     stop = time.monotonic() + 60 * arguments.minutes
     done = [(run["data"], run["candidate"], run["seed"]) for run in read(arguments.out)]

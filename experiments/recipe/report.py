@@ -21,8 +21,6 @@ import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parents[1] / "results" / "recipe"
 SETS = {"eurlex": "EurLex titles", "citeulike": "CiteULike", "tibkat": "TIBKAT-en"}
-#: Where the rules of `recommended` were tried: the three sets, and two small ones that they were not made for.
-RULED = SETS | {"bibtex": "Bibtex", "delicious": "Delicious"}
 OURS, RIVAL = "recommended", "FedAvg, searched"
 #: Colour and how dashed: a hue a method, broken where a codec is at work.
 LOOKS = {
@@ -131,34 +129,6 @@ def losses(results: Path, name: str) -> str:
     return table(["side", "loss", "biases", "P@1", "P@3", "P@5", "mean", "candidates"], rows)
 
 
-def rules(results: Path) -> str:
-    """Every variant on every set that rules.py tried: means over seeds, on validation."""
-    figures: dict[tuple[str, ...], dict[str, str]] = {}
-    titles = [title for name, title in RULED.items() if (results / f"{name}-rules.json").is_file()]
-    for name, title in RULED.items():
-        path = results / f"{name}-rules.json"
-        runs: dict[tuple[str, ...], list[Run]] = {}
-        for run in json.loads(path.read_text())["runs"] if path.is_file() else []:
-            choice = run["variant"]
-            key = (str(choice["tables"]), f"{choice['root']:g}·√p", choice["bias"], f"{choice['decay']:g}")
-            runs.setdefault(key, []).append(run)
-        for key, same in runs.items():
-            mean, rare = (
-                100 * fmean(take(run["validation"]) for run in same)
-                for take in (lambda v: fmean(v["precision"].values()), lambda v: v["precision_infrequent"]["5"])
-            )
-            start = 100 * fmean(run["after_round_1"]["1"] for run in same)
-            rounds = median(run["best_round"] for run in same)
-            cell = f"{mean:.1f} / {rare:.1f} / {start:.0f} / {rounds:.0f} ({len(same)})"
-            figures.setdefault(key, {})[title] = cell
-    rows = [[*key, *(cells.get(title, "–") for title in titles)] for key, cells in sorted(figures.items(), key=_order)]
-    return table(["tables", "buckets", "biases", "decay", *titles], rows)
-
-
-def _order(row: tuple[tuple[str, ...], Any]) -> tuple[int, tuple[str, ...]]:
-    return int(row[0][0]), row[0][1:]
-
-
 def best(run: Run) -> float:
     """The best P@1 on validation."""
     return max(point["validation"]["1"] for point in run["curve"])
@@ -263,11 +233,6 @@ def main() -> None:
                 raise SystemExit(f"{name}-ablation.json has no run of '{OURS}' to compare with: run measure.py for it")
             changes = [(change, OURS) for change in ablation if change != OURS]
             parts += [f"### {title}: one part of recommended changed\n", differences(ablation, changes)]
-    parts += [
-        "## Rules of recommended\n",
-        "Mean of P@1, P@3, P@5 / P@5 on infrequent labels / P@1 after round 1 / best round (seeds), on validation.\n",
-        rules(results),
-    ]
     (results / "tables.md").write_text("\n".join(parts))
     draw(results)
 
