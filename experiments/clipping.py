@@ -52,7 +52,7 @@ OTHERS: dict[str, tuple[str, Settings]] = {
 def measure(name: str, data: str, preset: str, settings: Settings) -> dict[str, Any]:
     """Run 12 rounds and count what was scaled down or refused."""
     torch.set_num_threads(1)
-    config = fedmlh.Config.load(preset).replace(data=data, rounds=12, device="cpu", **settings)
+    config = fedmlh.Config.load(preset).replace(training="rounds", data=data, rounds=12, device="cpu", **settings)
     with tempfile.TemporaryDirectory() as folder:
         run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run", workers=1)
         records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]

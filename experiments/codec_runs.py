@@ -51,6 +51,7 @@ def main() -> None:
 def measure(data: str, key: dict[str, object]) -> dict[str, object]:
     """One run: MiB sent in all and after each round, P@1 on validation after each round, P@1/3/5 on test."""
     config = Config.load("recommended").replace(
+        training="rounds",
         data=data,
         partition="dirichlet",
         device="cpu",

@@ -3,8 +3,9 @@
 python experiments/equal_bytes.py DATA_FOLDER OUT.json [--seeds 0 1 2] [--jobs 2]
 python experiments/equal_bytes.py --table OUT.json [--plot OUT.svg --central experiments/results/central-plt.json]
 
-Rounds are those of `recommended`, with FedMLH's tables or FedAvg's one output per label. Of the rounds whose messages,
-both ways and added up, are no more than those of one round, the best on validation is tested. The same without a limit.
+Rounds are those of `recommended` with 1.6 MiB, with FedMLH's tables or FedAvg's one output per label. Of the rounds
+whose messages, both ways and added up, are no more than those of one round, the best on validation is tested. The same
+without a limit.
 """
 
 import argparse
@@ -23,10 +24,12 @@ import torch
 import fedmlh
 
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
+#: Small models: with so few bytes, larger ones would not get through their first rounds.
+ROUNDS = {"training": "rounds", "budget_mib": 1.6, "test_every_round": True}
 METHODS = {
     "one round": ("one-round", {}),
-    "rounds of FedMLH": ("recommended", {"test_every_round": True}),
-    "rounds of FedAvg": ("recommended", {"test_every_round": True, "algorithm": "fedavg"}),
+    "rounds of FedMLH": ("recommended", ROUNDS),
+    "rounds of FedAvg": ("recommended", {**ROUNDS, "algorithm": "fedavg"}),
 }
 
 

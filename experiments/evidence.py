@@ -1,13 +1,15 @@
 """What `recommended` gives beside other methods, on test, all points dealt out, every byte counted both ways.
 
-    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|grid|parts [--seeds 3] [--jobs 12]
+    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|grid|parts [--seeds 3] [--jobs 12]
         [--device cuda] [--minutes M]
 
-sets: every method on every set. grid: partitions and numbers of clients. parts: what label hashing, feature hashing, an
-ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes. Rounds are selected
-on validation; test figures are written for every round, so that methods can be compared at equal bytes: at the round
-that validation would have selected among those that the bytes allow. A line per run is added to OUT.jsonl as it ends,
-and what the file already holds is not run again.
+sets: every method on every set. alone: a linear model in closed form for each of 10 clients by itself, tested on the
+whole test part, and all of them averaged. grid: partitions and numbers of clients. parts: what label hashing, feature
+hashing, an ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes.
+
+Rounds are selected on validation. Test figures are written for every round, so that methods can be compared at equal
+bytes: at the round that validation would have selected among those that the bytes allow. A line per run is added to
+OUT.jsonl as it ends, and what the file already holds is not run again.
 """
 
 import argparse
@@ -19,16 +21,24 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 
 import fedmlh
 from fedmlh.choices import settle
+from fedmlh.data.dataset import Split
+from fedmlh.data.division import divide
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+from fedmlh.evaluation.label_recall import LabelRecall
+from fedmlh.model.ranking import best_labels
+from fedmlh.serving.bundle import load_bundle
 from fedmlh.sizing import RULE, Shape
 
 Settings = dict[str, Any]
@@ -78,7 +88,7 @@ PARTS: dict[str, Settings] = {
 }
 POOLED: Settings = {"pooled": True, "num_clients": 10, "clients_per_round": 1, "local_epochs": 2}
 _KEPT = (
-    *("precision", "psp", "precision_infrequent", "macro_recall", "recall_by_frequency", "best_round", "rounds"),
+    *("precision", "psp", "precision_infrequent", "recall_macro", "recall_by_count", "best_round", "rounds"),
     *("model_bytes", "bytes_up", "bytes_down", "bytes_up_to_best", "bytes_down_to_best", "algorithm", "correction"),
     *("ridge", "count_power", "slots", "seconds_per_round"),
 )
@@ -111,6 +121,8 @@ def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
         elif stage == "grid":
             for (cell, federation), method in product(GRID.items(), GRID_METHODS):
                 yield Job(folder, method, cell, seed, tuple({**METHODS[method], **federation}.items()))
+        elif stage == "alone":
+            yield Job(folder, "alone", "", seed, ())
         else:
             for (cell, more), (method, settings) in product({"federated": {}, "pooled": POOLED}.items(), PARTS.items()):
                 yield Job(folder, method, cell, seed, tuple({**settings, **more}.items()))
@@ -168,12 +180,55 @@ def measure(job: Job, device: str) -> dict[str, Any]:
     }
 
 
+def measure_alone(job: Job, device: str) -> dict[str, Any]:
+    """Let each client train by itself; test each model, and the mean of their scores, on the whole test part."""
+    torch.set_num_threads(1)
+    dataset, began = _load(job.folder), time.perf_counter()
+    preset = fedmlh.Config.load("recommended").replace(training="one-round", correct=0, seed=job.seed, device=device)
+    settled = settle(preset, dataset)[0]
+    shards = divide(dataset.train, settled).shards
+    counts, test = LabelCounts.of(dataset.train), dataset.test
+    models, clients = [], {}
+    for number, shard in shards.items():
+        own = replace(dataset, train=Split(shard.X, shard.Y))
+        with tempfile.TemporaryDirectory() as out:
+            run = fedmlh.run(
+                settled.replace(partition="iid", num_clients=1, clients_per_round=1), own, Path(out) / "run"
+            )
+            bundle = load_bundle(run.folder / "model")
+        models.append((*bundle.make_tools(device), bundle.weights))
+        evaluator = Evaluator(settled, counts, *models[-1][:2])
+        prepared = evaluator.prepare(test)
+        ranked = evaluator.ranker.rank(bundle.weights, prepared.features, 5, test.excluded)
+        labels = np.concatenate([best for _, best, _ in ranked])
+        clients[str(number)] = {"points": len(shard), **_judge(evaluator, labels, test.Y, counts)}
+    best = []
+    for begin in range(0, len(test), 256):
+        rows = slice(begin, min(begin + 256, len(test)))
+        scores = sum(ranker.score(weights, *features.apply(test.X[rows])) for features, ranker, weights in models)
+        excluded = None if test.excluded is None else test.excluded[rows]
+        best.append(best_labels(models[0][1].decoder, scores, 5, excluded)[0])
+    return {
+        **_judge(evaluator, np.concatenate(best), test.Y, counts),
+        "clients": clients,
+        "seconds": time.perf_counter() - began,
+        "machine": f"{platform.machine()}, torch {torch.__version__}, {device}",
+    }
+
+
+def _judge(evaluator: Evaluator, labels: np.ndarray, Y: csr_matrix, counts: LabelCounts) -> dict[str, Any]:
+    recall = LabelRecall(evaluator.ks, counts.counts)
+    recall.add(labels, Y)
+    values = {**evaluator.judge(labels, Y), **recall.values()}
+    return {name: values[name] for name in ("precision", "psp", "recall_macro", "recall_by_count")}
+
+
 def main() -> None:
     """Run what is missing, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--stage", choices=["sets", "grid", "parts"], required=True)
+    parser.add_argument("--stage", choices=["sets", "alone", "grid", "parts"], required=True)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
@@ -194,7 +249,8 @@ def main() -> None:
         def submit() -> None:
             job = next(waiting, None)
             if job is not None and time.monotonic() < stop:
-                jobs[pool.submit(measure, job, arguments.device)] = job
+                call = measure_alone if job.method == "alone" else measure
+                jobs[pool.submit(call, job, arguments.device)] = job
 
         for _ in range(arguments.jobs):
             submit()

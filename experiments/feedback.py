@@ -30,7 +30,7 @@ SETTINGS = {
 
 def measure(dataset: Dataset, codec: str, seed: int, *, feedback: bool) -> float:
     """The best P@1 on validation."""
-    config = Config.load("recommended").replace(**SETTINGS, update_codec=codec, seed=seed)
+    config = Config.load("recommended").replace(training="rounds", **SETTINGS, update_codec=codec, seed=seed)
     with mock.patch.object(IntCodec, "feedback", feedback), tempfile.TemporaryDirectory() as folder:
         return float(run(config, dataset, Path(folder) / "run").summary["validation"]["precision"]["1"])
 

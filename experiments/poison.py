@@ -99,7 +99,9 @@ def poison(attack: str, client: int = 0) -> Any:
 def measure(data: str, attack: str, seed: int, clip: str) -> dict[str, Any]:
     """Run `recommended` for 12 rounds with one poisoned site of ten."""
     torch.set_num_threads(1)
-    config = fedmlh.Config.load("recommended").replace(data=data, seed=seed, rounds=12, device="cpu", clip=clip)
+    config = fedmlh.Config.load("recommended").replace(
+        training="rounds", data=data, seed=seed, rounds=12, device="cpu", clip=clip
+    )
     dataset = fedmlh.load(data)
     with tempfile.TemporaryDirectory() as folder:
         run = fedmlh.run(config, dataset, Path(folder) / "run", engine=poison(attack), workers=1)
