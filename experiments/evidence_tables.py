@@ -1,0 +1,299 @@
+"""Tables of what evidence.py measured, beside the central trees of central/plt.py.
+
+    python experiments/evidence_tables.py SETS.jsonl --central central-plt.json central-plt-seed2.json …
+        [--alone ALONE.jsonl] [--grid GRID.jsonl] [--parts PARTS.jsonl]
+
+Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval. At equal
+bytes: a method in rounds is tested at the round that validation selects among those whose messages, both ways and added
+up, are no more than the bytes allowed; of FedAvg's models of several sizes, the size that validation selects as well.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedmlh.runs.differences import over_seeds
+
+Run = dict[str, Any]
+MIB = 2**20
+BINS = ("1-5", "6-20", "21-100", "101+")
+#: Models of these sizes stand for FedAvg where so many bytes are allowed.
+ALL_SIZES = ("FedAvg", "FedAvg, larger", "FedAvg, half", "FedAvg, a quarter")
+OUR_SIZES = ("networks", "networks, a quarter")
+
+
+def read(path: Path) -> list[Run]:
+    """Return the runs of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def pick(runs: Iterable[Run], most: float) -> Run | None:
+    """Return the round of these runs of one seed that validation selects within so many bytes."""
+    best: Run | None = None
+    for run in runs:
+        sent = 0
+        for number, entry in enumerate(run["curve"], 1):
+            sent += sum(entry["bytes"])
+            if sent <= most and (best is None or fmean(entry["validation"]) > fmean(best["validation"])):
+                best = {**entry, "sent": sent, "round": number, "method": run["job"][1]}
+    return best
+
+
+def total(run: Run) -> int:
+    """Return the bytes of a run until its best round, both ways."""
+    return int(run["bytes_up_to_best"] + run["bytes_down_to_best"])
+
+
+def mean_of(precision: Any) -> float:
+    """Return the mean of P@k in percent."""
+    return 100 * fmean(precision.values() if isinstance(precision, dict) else precision)
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Write mean and standard deviation."""
+    more = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{more}" if values else "–"
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Write the paired difference with its interval."""
+    gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
+    interval = over_seeds(gaps)
+    return f"{fmean(gaps):+.2f}" + (f" [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else "")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+class Sets:
+    """The runs of one stage, by data set, cell, method and seed."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self.runs: dict[tuple[str, str, str], dict[int, Run]] = {}
+        for run in runs:
+            data, method, cell, seed = run["job"]
+            self.runs.setdefault((data, cell, method), {})[seed] = run
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Data sets and cells, in the order in which they were measured."""
+        return list(dict.fromkeys((data, cell) for data, cell, _ in self.runs))
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods, in the order in which they were measured."""
+        return list(dict.fromkeys(method for _, _, method in self.runs))
+
+    def get(self, data: str, method: str, cell: str = "") -> dict[int, Run]:
+        """Return the runs of a method by seed."""
+        return self.runs.get((data, cell, method), {})
+
+
+def show_accuracy(sets: Sets, central: dict[str, list[Run]]) -> str:
+    """Every method at its best round, beside the central tree."""
+    methods = [method for method in sets.methods if not method.endswith(("quarter", "half", "larger"))]
+    rows = []
+    for data, _ in sets.places:
+        trees = [mean_of(run["precision"]) for run in central[data]]
+        rows.append(
+            [
+                data,
+                *(spread([mean_of(run["precision"]) for run in sets.get(data, method).values()]) for method in methods),
+                spread(trees),
+            ]
+        )
+    return table(["mean of P@1/3/5, %", *methods, "central PLT"], rows)
+
+
+def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
+    """P@k, PSP@k, macro recall and recall by frequency."""
+    rows = []
+    for data, _ in sets.places:
+        for method in sets.methods:
+            runs = list(sets.get(data, method).values())
+            if not runs:
+                continue
+            cells = [
+                "/".join(f"{100 * fmean(run[name][k] for run in runs):.1f}" for k in ("1", "3", "5"))
+                for name in ("precision", "psp", "recall_macro")
+            ]
+            bins = "/".join(
+                f"{100 * fmean(run['recall_by_count'][b] for run in runs):.1f}"
+                if b in runs[0]["recall_by_count"]
+                else "–"
+                for b in BINS
+            )
+            sent = f"{fmean(total(run) for run in runs) / MIB:,.0f}"
+            rows.append([data, method, *cells, bins, sent])
+        trees = central[data]
+        rows.append(
+            [
+                data,
+                "central PLT",
+                "/".join(f"{100 * fmean(run['precision'][k] for run in trees):.1f}" for k in ("1", "3", "5")),
+                "",
+                "",
+                "",
+                "",
+            ]
+        )
+    return table(
+        [
+            "",
+            "method",
+            "P@1/3/5",
+            "PSP@1/3/5",
+            "macro recall@1/3/5",
+            "recall@5 of labels seen 1–5/6–20/21–100/more",
+            "MiB to best",
+        ],
+        rows,
+    )
+
+
+def show_equal_bytes(sets: Sets, ours: str) -> str:
+    """Networks against FedAvg of whatever size, at the bytes of the networks until their best round."""
+    rows = []
+    for data, cell in sets.places:
+        own = sets.get(data, ours, cell)
+        seeds = [seed for seed in own if sets.get(data, "FedAvg", cell).get(seed)]
+        mine, theirs, sizes = [], [], []
+        for seed in seeds:
+            limit = total(own[seed])
+            found = pick(
+                [sets.get(data, size, cell)[seed] for size in ALL_SIZES if seed in sets.get(data, size, cell)], limit
+            )
+            if found is None:
+                continue
+            mine.append(mean_of(own[seed]["precision"]))
+            theirs.append(mean_of(found["test"]))
+            sizes.append(found["method"])
+        if mine:
+            sent = fmean(total(own[seed]) for seed in seeds) / MIB
+            rows.append(
+                [
+                    data,
+                    cell,
+                    f"{sent:,.0f}",
+                    spread(mine),
+                    spread(theirs),
+                    difference(mine, theirs),
+                    ", ".join(sorted(set(sizes))),
+                ]
+            )
+    return table(["", "", "MiB", ours, "FedAvg", "difference", "of size"], rows)
+
+
+def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
+    """Bytes until test P@1 is at 95 % of the central tree's."""
+
+    def bytes_to(run: Run, level: float) -> tuple[float, float] | None:
+        up = down = 0.0
+        for entry in run["curve"]:
+            up, down = up + entry["bytes"][0], down + entry["bytes"][1]
+            if "test" in entry and entry["test"][0] >= level:
+                return up / MIB, (up + down) / MIB
+        return None
+
+    rows = []
+    for data, _ in sets.places:
+        level = 0.95 * fmean(run["precision"]["1"] for run in central[data])
+        cells = []
+        for method in ("one round", *OUR_SIZES, *ALL_SIZES):
+            runs = list(sets.get(data, method).values())
+            if method == "one round":  # which is tested once, at its end
+                reached: list[Any] = [
+                    (run["bytes_up"] / MIB, (run["bytes_up"] + run["bytes_down"]) / MIB)
+                    if run["precision"]["1"] >= level
+                    else None
+                    for run in runs
+                ]
+            else:
+                reached = [bytes_to(run, level) for run in runs]
+            there = [entry for entry in reached if entry is not None]
+            cells.append(
+                f"{fmean(e[0] for e in there):,.1f} / {fmean(e[1] for e in there):,.1f}"
+                + ("" if len(there) == len(runs) else f" ({len(there)} of {len(runs)})")
+                if there
+                else "never"
+            )
+        rows.append([data, f"{100 * level:.1f}", *cells])
+    return table(["up / both ways, MiB", "P@1", "one round", *OUR_SIZES, *ALL_SIZES], rows)
+
+
+def show_alone(alone: list[Run], sets: Sets) -> str:
+    """What a client has by itself, all of them averaged, and what joining gives, by frequency."""
+    rows = []
+    for data in dict.fromkeys(run["job"][0] for run in alone):
+        runs = [run for run in alone if run["job"][0] == data]
+        joined = list(sets.get(data, "recommended").values())
+        each = [client for run in runs for client in run["clients"].values()]
+        for name, found in (("a client alone", each), ("all averaged", runs), ("recommended", joined)):
+            bins = "/".join(
+                f"{100 * fmean(run['recall_by_count'][b] for run in found):.1f}"
+                if found and b in found[0]["recall_by_count"]
+                else "–"
+                for b in BINS
+            )
+            scores = sorted(mean_of(run["precision"]) for run in found)
+            worst = f"{scores[0]:.1f} to {scores[-1]:.1f}" if found else "–"
+            rows.append([data, name, spread([mean_of(run["precision"]) for run in found]), worst, bins])
+    return table(["", "", "mean of P@k", "from, to", "recall@5 of labels seen 1–5/6–20/21–100/more"], rows)
+
+
+def show_cells(sets: Sets) -> str:
+    """Mean of P@k of every method in every cell."""
+    rows = [
+        [
+            data,
+            cell,
+            *(
+                spread([mean_of(run["precision"]) for run in sets.get(data, method, cell).values()])
+                for method in sets.methods
+            ),
+        ]
+        for data, cell in sets.places
+    ]
+    return table(["", "", *sets.methods], rows)
+
+
+def main() -> None:
+    """Print all tables that the files allow."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", type=Path)
+    parser.add_argument("--central", type=Path, nargs="+", required=True)
+    for name in ("alone", "grid", "parts"):
+        parser.add_argument(f"--{name}", type=Path)
+    arguments = parser.parse_args()
+    trees = [json.loads(path.read_text()) for path in arguments.central]
+    central = {data: [tree[data] for tree in trees if data in tree] for data in trees[0]}
+    sets = Sets(read(arguments.sets))
+    parts: list[tuple[str, Callable[[], str]]] = [
+        ("Methods", lambda: show_accuracy(sets, central)),
+        ("At the networks' bytes", lambda: show_equal_bytes(sets, "networks")),
+        ("At a quarter of the model", lambda: show_equal_bytes(sets, "networks, a quarter")),
+        ("Bytes to 95 % of the central tree's P@1", lambda: show_bytes_to(sets, central)),
+        ("All figures", lambda: show_details(sets, central)),
+    ]
+    if arguments.alone:
+        parts.append(("Alone and together", lambda: show_alone(read(arguments.alone), sets)))
+    if arguments.grid:
+        grid = Sets(read(arguments.grid))
+        parts += [
+            ("Partitions and clients", lambda: show_cells(grid)),
+            ("The same at equal bytes", lambda: show_equal_bytes(grid, "networks")),
+        ]
+    if arguments.parts:
+        parts.append(("Part by part", lambda: show_cells(Sets(read(arguments.parts)))))
+    for title, make in parts:
+        print(f"## {title}\n\n{make()}")
+
+
+if __name__ == "__main__":
+    main()
