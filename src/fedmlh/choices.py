@@ -35,7 +35,8 @@ def list_open(config: Config) -> set[str]:
 def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
     """Return the config with all choices made, and a line per choice that says why."""
     config, reasons = settle_clients(config, dataset)
-    config, why = _settle_method(config, dataset)
+    frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
+    config, why = settle_method(config, frequencies, len(dataset.train), dataset.num_labels)
     reasons += why
     config, why = choose_sizes(config, Shape.of(dataset.train))
     return config, [*reasons, *why]
@@ -60,11 +61,16 @@ def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]
     return config.replace(partition=partition, num_clients=clients, clients_per_round=sampled), reasons
 
 
-def _settle_method(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
-    """Return how the model comes about: in one round wherever the sums of points say enough about them."""
+def settle_method(
+    config: Config, frequencies: np.ndarray, num_points: int, num_labels: int
+) -> tuple[Config, list[str]]:
+    """Return how the model comes about: in one round wherever the sums of points say enough about them.
+
+    `frequencies` says in how many of the points each feature occurs.  # [d]
+    """
     if config.training != "auto":
         return config, []
-    problem = _find_obstacle(config, dataset)
+    problem = _find_obstacle(config, frequencies, num_points, num_labels)
     if problem:
         return config.replace(training="rounds"), [f"networks in rounds: {problem}"]
     corrected = config.correct if config.validation_fraction > 0 else 0
@@ -74,7 +80,7 @@ def _settle_method(config: Config, dataset: Dataset) -> tuple[Config, list[str]]
     ]
 
 
-def _find_obstacle(config: Config, dataset: Dataset) -> str:
+def _find_obstacle(config: Config, frequencies: np.ndarray, num_points: int, num_labels: int) -> str:
     """Return why one round does not suit, or nothing."""
     if config.algorithm == "fedavg":
         return "algorithm 'fedavg' is one"
@@ -84,9 +90,7 @@ def _find_obstacle(config: Config, dataset: Dataset) -> str:
         return "one round shares no points (shared_fraction)"
     if config.pooled:
         return "pooled compares with them"
-    frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
-    outputs = min(dataset.num_labels, MOST_OUTPUTS)
-    slots = config.feature_slots or choose_slots(frequencies, len(dataset.train), outputs)
+    slots = config.feature_slots or choose_slots(frequencies, num_points, min(num_labels, MOST_OUTPUTS))
     if not slots or not frequencies.any():
         return ""
     own = -np.sort(-frequencies)[: slots * OWN_SHARE[0] // OWN_SHARE[1]]

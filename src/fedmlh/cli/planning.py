@@ -74,9 +74,13 @@ def plan(
     once = None
     if found is not None and features:
         once = plan_one_round(found, features, labels, num_clients=made.chosen.config.num_clients, **source)
+    method = None if found is None else _choose_method(found)
     if as_json:
-        _print_values(made, once)
+        _print_values(made, once, method)
         return
+    if method is not None:
+        console.print(f"recommended takes {method}", soft_wrap=True)
+        console.print()
     _show_rounds(made)
     if once is None:
         *others, last = [name for name, is_known in known.items() if not is_known]
@@ -95,10 +99,21 @@ def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
     return Occurrences.of(train.X, train.Y)
 
 
-def _print_values(made: "Plan", once: "Forecast | None") -> None:
+def _choose_method(found: "Occurrences") -> str:
+    """Say how `recommended` would train on such data."""
+    from fedmlh.choices import settle_method
+    from fedmlh.config import Config
+    from fedmlh.planning import PRESET
+
+    _, (reason,) = settle_method(Config.load(PRESET), found.features, found.points, len(found.labels))
+    return reason
+
+
+def _print_values(made: "Plan", once: "Forecast | None", method: str | None) -> None:
     from fedmlh.planning import ONCE, write_command
 
     values: dict[str, Any] = {
+        "method": method,
         "budget": made.budget,
         "chosen": made.chosen.figures,
         "reasons": made.reasons,
@@ -125,14 +140,14 @@ def _show_rounds(made: "Plan") -> None:
             *map(_mib, (row.model_bytes, row.bytes_up, row.bytes_down, row.bytes_total)),
             f"{row.collision_probability:.1e}",
             "–" if row.positives is None else f"{row.positives:,.1f}",
-            "" if taken else f"{row.gain:+.1f}",
+            "" if taken else f"{round(row.gain, 1) + 0.0:+.1f}",
             style="bold" if taken else None,
         )
     console.print(table)
     config = made.chosen.config
     console.print(
         f"MiB: model; up, what {config.clients_per_round} clients send a round, and down, what they are sent on "
-        f"average, before deflating; total, {config.rounds} rounds. collision: probability that no table tells some "
+        f"average, at most; total, {config.rounds} rounds. collision: probability that no table tells some "
         f"pair of labels apart. positives: expected in the bucket of a label of mean frequency. P@k: points that "
         f"another budget costs or gains, roughly.",
         style="dim",
