@@ -18,6 +18,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedmlh.choices import list_open
 from fedmlh.config import Config
 from fedmlh.data.division import divide
 from fedmlh.deployment.agreement import Agreement
@@ -408,6 +409,19 @@ def test_consent_is_asked_for_and_written_down(tmp_path: Path, capsys: pytest.Ca
     assert call(*prepare, "--open-statistics") == 2
     assert "1 training points, fewer than min_site_points = 2" in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "south").exists() or not any((tmp_path / "south").iterdir())
+
+
+def test_recommended_asks_real_sites_for_no_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = write_text(tmp_path / "server", TEXTS["server"], CATALOGUE)
+    init = ("federation", "init", tmp_path / "fed", "recommended", "--data", server, "--address", "127.0.0.1:9092")
+    assert call(*init, "--sites", "north,south", "--set", "top_k=1") == 0
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "networks in rounds: --set training=one-round needs sites that agree" in shown
+    assert "sites know labels by name, so they are hashed, few as they are" in shown
+    settled = Config.load(tmp_path / "fed" / "public" / "config.toml")
+    assert (settled.training, settled.label_key, settled.label_map) == ("rounds", "name", "murmur3")
+    assert (settled.num_clients, settled.clients_per_round) == (2, 2)
+    assert not list_open(settled)
 
 
 def test_consent_to_what_nobody_asks_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
