@@ -191,6 +191,20 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         )
         for numbers in [numbers_within(int(budget * 2**20), shape.tables)]
     ],
+    # What costs least where a grid makes rows free that a client does not touch.
+    "rows": [
+        replace(shape, budget=budget, rate=0.7, root=8.0)
+        for budget in (4.0, 1.6)
+        for shape in (
+            replace(FEDAVG, tau=0.25),
+            replace(BASE, tables=4),
+            BASE,
+            replace(BASE, tables=2),
+            replace(BASE, tables=4, features=2816 if budget == 4 else 1780),
+            replace(BASE, features=1991 if budget == 4 else 1259),
+            replace(BASE, tables=4, features=4500),
+        )
+    ],
     "fedavg": [
         replace(FEDAVG, **change)
         for change in (
