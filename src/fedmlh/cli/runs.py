@@ -173,8 +173,12 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
 
 
 def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, title: str = "", **options: Any) -> None:
+    from fedmlh.choices import settle
     from fedmlh.engines.simulation import run as simulate
 
+    config, reasons = settle(config, dataset)
+    for reason in reasons:
+        tell(reason)
     with _progress(title or f"{config.method} seed {config.seed}", config.most_rounds) as watch:
         simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
 
