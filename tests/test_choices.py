@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from fedmlh.choices import list_open, settle
+from fedmlh.choices import settle
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.data.synthetic import synthesize
 from fedmlh.engines.simulation import run
 from fedmlh.oneround import budget
+from fedmlh.sizing import list_open
 
 RECOMMENDED = Config.load("recommended")
 DATA = synthesize(num_points=400, num_features=120, num_labels=80, seed=3)

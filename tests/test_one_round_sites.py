@@ -18,7 +18,6 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmlh.choices import list_open
 from fedmlh.config import Config
 from fedmlh.data.division import divide
 from fedmlh.deployment.agreement import Agreement
@@ -42,6 +41,7 @@ from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Desk, Responden
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
+from fedmlh.sizing import list_open
 from fedmlh.storage import read_checked, write_checked
 from once import BASE, DATA, VARIANTS, differing, left
 from test_command_line import call

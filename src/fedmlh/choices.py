@@ -1,7 +1,5 @@
 """From a config that leaves choices open to one that leaves none: clients, method and sizes follow from the data."""
 
-from typing import Any
-
 import numpy as np
 
 from fedmlh.config import Config
@@ -9,27 +7,12 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import count_sites
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.points import OWN_SHARE
-from fedmlh.sizing import MOST_OUTPUTS, SIZED, Shape, choose_sizes
+from fedmlh.sizing import MOST_OUTPUTS, Shape, choose_sizes
 
-#: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
-OPEN: dict[str, Any] = {
-    "training": "auto",
-    "partition": "auto",
-    "num_clients": 0,
-    "clients_per_round": 0,
-    "learning_rate": 0.0,
-    "loss_tau": -1.0,
-}
 #: Clients where the data names none, how many of them a round asks, and at most how many sites.
 _CLIENTS, _SAMPLED, _MOST_SAMPLED = 10, 4, 10
 #: In one round, the share of all that points contain that must be in features with a slot of their own.
 _LEAST_COVERAGE = 0.5
-
-
-def list_open(config: Config) -> set[str]:
-    """Return the settings that this config leaves to the data."""
-    names = {name for name, value in OPEN.items() if getattr(config, name) == value}
-    return names | ({*SIZED, "label_map", "feature_map"} if config.sizes == "auto" else set())
 
 
 def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:

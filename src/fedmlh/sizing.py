@@ -18,6 +18,15 @@ from fedmlh.errors import UserError
 
 #: What sizes = "auto" chooses, beside a learning_rate of 0 and a loss_tau of -1.
 SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
+#: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
+OPEN: dict[str, Any] = {
+    "training": "auto",
+    "partition": "auto",
+    "num_clients": 0,
+    "clients_per_round": 0,
+    "learning_rate": 0.0,
+    "loss_tau": -1.0,
+}
 #: Bounds on the budget where nobody set one.
 _LEAST, _MOST = 2 << 20, 48 << 20
 #: Networks that correct a linear model: a share of what networks alone get, and at least so much.
@@ -119,6 +128,12 @@ class Rule:
 
 
 RULE = Rule()
+
+
+def list_open(config: Config) -> set[str]:
+    """Return the settings that this config leaves to the data."""
+    names = {name for name, value in OPEN.items() if getattr(config, name) == value}
+    return names | ({*SIZED, "label_map", "feature_map"} if config.sizes == "auto" else set())
 
 
 def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:

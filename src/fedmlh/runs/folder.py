@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmlh.choices import list_open
 from fedmlh.config import Config
 from fedmlh.drafts import is_draft, sweep
 from fedmlh.errors import UserError
@@ -15,6 +14,7 @@ from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
 from fedmlh.runs.summary import checked_record, checked_summary
+from fedmlh.sizing import list_open
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes, read_text
 
