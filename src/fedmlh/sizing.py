@@ -145,7 +145,8 @@ def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Confi
     return (config, []) if config.sizes == "given" else _choose_networks(config, shape, rule)
 
 
-def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
+def _choose_networks(config: Config, shape: Shape, rule: Rule, origin: str = "") -> tuple[Config, list[str]]:
+    """Return the config with sizes of networks; `origin` says where its budget is from."""
     budget = int(config.budget_mib * 2**20) or rule.budget(shape)
     alone = config.algorithm == "fedavg"
 
@@ -163,7 +164,7 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
             f"budget_mib leaves a hidden layer of {max(width, 0)} for {shape.labels:,} labels: allow at least "
             f"{show_mib(least)}"
         )
-    origin = "as set" if config.budget_mib else "the default for such data"
+    origin = origin or ("as set" if config.budget_mib else "the default for such data")
     reasons = [f"model of at most {budget / 2**20:.2f} MiB ({origin}): {describe_neighbours(shape, budget, rule)}"]
     changes: dict[str, Any] = {}
     if not alone:
@@ -234,10 +235,11 @@ def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
         return config.replace(budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
     if config.budget_mib and config.learning_rate and config.loss_tau >= 0:
         return config, []
+    origin = ""
     if not config.budget_mib:
         budget = max(_LEAST_BESIDE, rule.budget(shape) // _BESIDE)
-        config = config.replace(budget_mib=budget / 2**20)
-    networks, reasons = _choose_networks(_make_networks(config), shape, rule)
+        config, origin = config.replace(budget_mib=budget / 2**20), "a quarter of what networks alone would get"
+    networks, reasons = _choose_networks(_make_networks(config), shape, rule, origin)
     config = config.replace(learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
     return config, [f"networks beside it: {reason}" for reason in reasons]
 
