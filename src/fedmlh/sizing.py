@@ -145,8 +145,8 @@ def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Confi
     return (config, []) if config.sizes == "given" else _choose_networks(config, shape, rule)
 
 
-def _choose_networks(config: Config, shape: Shape, rule: Rule, origin: str = "") -> tuple[Config, list[str]]:
-    """Return the config with sizes of networks; `origin` says where its budget is from."""
+def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
+    """Return the config with sizes of networks; the first reason is about the budget."""
     budget = int(config.budget_mib * 2**20) or rule.budget(shape)
     alone = config.algorithm == "fedavg"
 
@@ -164,7 +164,7 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule, origin: str = "")
             f"budget_mib leaves a hidden layer of {max(width, 0)} for {shape.labels:,} labels: allow at least "
             f"{show_mib(least)}"
         )
-    origin = origin or ("as set" if config.budget_mib else "the default for such data")
+    origin = "as set" if config.budget_mib else "the default for such data"
     reasons = [f"model of at most {budget / 2**20:.2f} MiB ({origin}): {describe_neighbours(shape, budget, rule)}"]
     changes: dict[str, Any] = {}
     if not alone:
@@ -235,11 +235,12 @@ def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
         return config.replace(budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
     if config.budget_mib and config.learning_rate and config.loss_tau >= 0:
         return config, []
-    origin = ""
+    origin = "as set"
     if not config.budget_mib:
         budget = max(_LEAST_BESIDE, rule.budget(shape) // _BESIDE)
         config, origin = config.replace(budget_mib=budget / 2**20), "a quarter of what networks alone would get"
-    networks, reasons = _choose_networks(_make_networks(config), shape, rule, origin)
+    networks, (_, *reasons) = _choose_networks(_make_networks(config), shape, rule)
+    reasons = [f"model of at most {config.budget_mib:.2f} MiB ({origin})", *reasons]
     config = config.replace(learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
     return config, [f"networks beside it: {reason}" for reason in reasons]
 
