@@ -10,7 +10,7 @@ from fedmlh.oneround.points import OWN_SHARE
 from fedmlh.sizing import MOST_OUTPUTS, Shape, choose_sizes
 
 #: Clients where the data names none, how many of them a round asks, and at most how many sites.
-_CLIENTS, _SAMPLED, _MOST_SAMPLED = 10, 4, 10
+CLIENTS, SAMPLED, MOST_SAMPLED = 10, 4, 10
 #: In one round, the share of all that points contain that must be in features with a slot of their own.
 _LEAST_COVERAGE = 0.5
 
@@ -34,9 +34,9 @@ def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]
     clients, sampled = config.num_clients, config.clients_per_round
     by_site = partition == "folder" and sites
     if clients == 0:
-        clients = sites if by_site else max(_CLIENTS, sampled)
+        clients = sites if by_site else max(CLIENTS, sampled)
     if sampled == 0:
-        sampled = 1 if config.pooled else min(clients, _MOST_SAMPLED if by_site else _SAMPLED)
+        sampled = 1 if config.pooled else min(clients, MOST_SAMPLED if by_site else SAMPLED)
     reasons = []
     if config.partition == "auto":
         how = "the data's site folders" if by_site else f"Dirichlet {config.dirichlet_alpha:g}: every point to one"

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from fedmlh.choices import CLIENTS, SAMPLED
 from fedmlh.config import Config
 from fedmlh.engines.device import pick_device
 from fedmlh.errors import UserError
@@ -27,8 +28,6 @@ _FEATURES = 20_000
 #: Label ids are hashed as 32-bit integers.
 _MOST_LABELS = 2**31 - 1
 _MOST = 2**53
-#: Clients where nobody says how many there are, and how many a round asks.
-_CLIENTS, _SAMPLED = 10, 4
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,9 @@ def _fill(preset: Config, clients: int | None, sampled: int | None, data: str, d
     _check("num_clients", clients, 1, 10**6)
     _check("clients_per_round", sampled, 1, 10**6)
     if sampled is None:
-        sampled = min(_SAMPLED, clients or _SAMPLED)
+        sampled = min(SAMPLED, clients or SAMPLED)
     return preset.replace(
-        num_clients=clients or max(_CLIENTS, sampled), clients_per_round=sampled, data=data, data_format=data_format
+        num_clients=clients or max(CLIENTS, sampled), clients_per_round=sampled, data=data, data_format=data_format
     )
 
 

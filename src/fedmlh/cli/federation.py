@@ -226,7 +226,9 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
 
     A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
     """
-    most = sites if config.training == "one-round" else min(config.clients_per_round or 10, sites)
+    from fedmlh.choices import MOST_SAMPLED
+
+    most = sites if config.training == "one-round" else min(config.clients_per_round or MOST_SAMPLED, sites)
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
     quorum = min(config.quorum, most) if chosen else most // 2 + 1
     return config.replace(num_clients=sites, clients_per_round=most, quorum=quorum)
