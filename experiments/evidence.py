@@ -53,7 +53,7 @@ METHODS: dict[str, Settings] = {
     "networks, a quarter": {**IN_ROUNDS, "share": 0.25},
     "FedAvg": FEDAVG,
     # Messages of FedAvg deflate better: a larger model may send as much.
-    "FedAvg, larger": {**FEDAVG, "share": 2.0},
+    "FedAvg, larger": {**FEDAVG, "share": 1.5},
     "FedAvg, a quarter": {**FEDAVG, "share": 0.25},
     "FedAvg, half": {**FEDAVG, "share": 0.5},
 }

@@ -1,14 +1,12 @@
 """Candidates for the networks of `recommended`, and the rules that choose them, judged on validation alone.
 
     python experiments/networks/fit.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
-    python experiments/networks/fit.py --leave-one-out OUT.jsonl
     python experiments/networks/fit.py --table OUT.jsonl
 
 A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
-width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`
-and `alone` try rules as such (sizing.Rule): one number of the rules changed at a time, on every set. --leave-one-out
-shows what the rules would cost a set that they were not fitted on: of all rules that were tried, the best in the mean
-over the other sets, judged on the one left out, against the best over all.
+width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`,
+`alone` and `knee` try rules as such (sizing.Rule), one number of the rules changed at a time. leave_one_out.py shows
+what the rules would cost a set that they were not fitted on.
 
 All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run is added to OUT.jsonl as it ends, and what the file
 already holds is not run again. Figures of the test part are dropped unread.
@@ -174,7 +172,7 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         {"model_average": (0.0, 0.8)},
         algorithm="fedavg",
     ),
-    "sizes": _vary({"bytes_per_cell": (10.0, 20.0, 80.0)}, {}),
+    "knee": _vary({"least_budget": (2 << 20, 8 << 20, 16 << 20)}, {}),
     "shapes": [replace(shape, tau=tau) for tau, shape in product((0.5, 0.0, 1.0), SHAPES)],
     "changes": [replace(HASHED, **change) for change in CHANGES],
     "budgets": [
@@ -276,50 +274,18 @@ def show(runs: list[dict[str, Any]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def leave_one_out(runs: list[dict[str, Any]]) -> str:
-    """Write what rules fitted on the other sets cost each set."""
-    scores: dict[str, dict[str, list[float]]] = {}
-    for run in runs:
-        mean = 100 * fmean(run["validation"]["precision"].values())
-        scores.setdefault(json.dumps(run["candidate"]), {}).setdefault(run["data"], []).append(mean)
-    sets = sorted({run["data"] for run in runs})
-    means = {
-        rule: {data: fmean(values) for data, values in found.items()}
-        for rule, found in scores.items()
-        if set(found) == set(sets)
-    }
-
-    def best(over: list[str]) -> str:
-        return max(means, key=lambda rule: fmean(means[rule][data] for data in over))
-
-    overall = best(sets)
-    rows = [["", "best over all", "best over the others", "difference", "which"], ["---"] * 5]
-    losses = []
-    for data in sets:
-        other = best([name for name in sets if name != data])
-        losses.append(means[other][data] - means[overall][data])
-        shown = f"{means[overall][data]:.2f}", f"{means[other][data]:.2f}", f"{losses[-1]:+.2f}"
-        rows.append([data, *shown, other])
-    rows.append(["mean", "", "", f"{fmean(losses):+.2f}", overall])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def main() -> None:
     """Run what is missing, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")
     parser.add_argument("--stage", choices=list(STAGES))
-    parser.add_argument("--leave-one-out", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many")
     arguments = parser.parse_args()
-    if arguments.leave_one_out:
-        print(leave_one_out(list(read(arguments.leave_one_out))))
-        return
     if arguments.table:
         print(show(list(read(arguments.table))))
         return

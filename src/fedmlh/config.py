@@ -157,7 +157,7 @@ class Config:
     )
     budget_mib: float = option(
         0.0,
-        "sizes auto, and networks of correct: the largest model to send; 0: by features and labels, 2 to 48 MiB",
+        "sizes auto, and networks of correct: the largest model to send; 0: by features and labels, 4 to 48 MiB",
         at_least=0,
         at_most=2**20,
     )

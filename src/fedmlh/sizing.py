@@ -27,8 +27,6 @@ OPEN: dict[str, Any] = {
     "learning_rate": 0.0,
     "loss_tau": -1.0,
 }
-#: Bounds on the budget where nobody set one.
-_LEAST, _MOST = 2 << 20, 48 << 20
 #: Networks that correct a linear model: a share of what networks alone get, and at least so much.
 _BESIDE, _LEAST_BESIDE = 4, 1 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
@@ -62,8 +60,10 @@ class Shape:
 class Rule:
     """The numbers of the rules."""
 
-    #: Bytes of model: so many times d·√p.
+    #: Bytes of model: so many times d·√p, between the least and the most.
     bytes_per_cell: float = 40.0
+    least_budget: int = 4 << 20
+    most_budget: int = 48 << 20
     #: Buckets of a table: so many times √p.
     roots: float = 8.0
     #: Features of a table: so many times the root of its parameters.
@@ -86,7 +86,7 @@ class Rule:
 
     def budget(self, shape: Shape) -> int:
         """Return bytes of model where nobody set a limit."""
-        return round(min(_MOST, max(_LEAST, self.wish(shape))))
+        return round(min(self.most_budget, max(self.least_budget, self.wish(shape))))
 
     def wish(self, shape: Shape) -> float:
         """Return bytes of model beyond which more hardly helps."""

@@ -29,7 +29,7 @@ def plan(
     ] = None,
     data_format: FormatOption = "auto",
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 2 to 48 MiB")
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 4 to 48 MiB")
     ] = None,
     clients: Annotated[int | None, typer.Option(help="clients K; without it 10, or S if that is more")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,

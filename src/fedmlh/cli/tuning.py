@@ -33,7 +33,7 @@ def tune(
         float | None, typer.Option(min=0.01, help="no round begins later than that; --resume goes on")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 2 to 48 MiB")
+        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 4 to 48 MiB")
     ] = None,
     bytes_per_round: Annotated[
         str | None, typer.Option(help="most that all clients of a round send and are sent, encoded, e.g. 5MiB")
