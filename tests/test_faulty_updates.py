@@ -21,7 +21,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import read_levels
+from fedmlh.federated.codecs.grid import read_vector
 from fedmlh.federated.messages import FRAME, MAX_HEADER, Reason, Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
@@ -170,7 +170,7 @@ def read(codec, payload):
     if codec.startswith("fp"):
         return np.frombuffer(payload, "<f4" if codec == "fp32" else "<f2")
     if codec.startswith("grid"):
-        return read_levels(
+        return read_vector(
             memoryview(payload), Task(CONFIG, DATA.num_features, DATA.num_labels).stack.num_parameters
         ).numpy()
     scales = (np.frombuffer(payload, "<u2", -(-len(payload) // 130)).astype(np.uint32) << 16).view(np.float32)

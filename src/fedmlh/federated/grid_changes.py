@@ -5,13 +5,14 @@ exactly, and so their sums and differences, in whatever order they are added.
 """
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.codecs.grid import LEVELS, GridCodec, read_levels, write_levels
+from fedmlh.federated.codecs.grid import LEVELS, GridCodec, read_levels, read_vector, write_levels
 
 #: The exponent of the finest step, and how many of them the largest value has.
 FINEST = -14
@@ -40,7 +41,7 @@ def encode_change(codec: GridCodec, model: Tensor, held: Tensor) -> tuple[bytes,
 
 def add_changes(held: Tensor, payload: memoryview) -> Tensor:
     """Return the model after changes; ValueError where they are none, or lead out of what clients can hold."""
-    model = snap(held) + read_levels(payload, len(held))
+    model = snap(held) + read_vector(payload, len(held))
     if float(model.abs().max()) > LIMIT:
         raise ValueError(f"a model with values beyond {LIMIT:g}")
     return model
@@ -53,12 +54,21 @@ def add_up(changes: Mapping[int, bytes], finished: int, length: int, rounds: Col
     for number in range(finished, min(rounds, default=finished), -1):
         if number not in changes:
             break
-        total += _to_steps(read_levels(memoryview(changes[number]), length).numpy())
+        levels, exponent = _read_own(changes[number], length)
+        total += levels.astype(np.int32) << exponent - FINEST
         if number - 1 in rounds:
             payload = changes[number] if number == finished else _write_sum(total)
             if payload is not None:
                 sums[number - 1] = payload
     return sums
+
+
+@lru_cache(maxsize=16)
+def _read_own(change: bytes, length: int) -> tuple[np.ndarray, int]:
+    """Return levels and exponent of a change, which is needed again until no client has missed it; a byte per level."""
+    levels, exponent = read_levels(memoryview(change), length)
+    small = levels.astype(np.int8)
+    return (small if np.array_equal(small, levels) else levels.astype(np.int32)), exponent
 
 
 def encode_difference(model: Tensor, initial: Tensor) -> bytes | None:

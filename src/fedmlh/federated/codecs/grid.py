@@ -64,7 +64,7 @@ class GridCodec:
         """The vector; bytes that encode never writes are refused."""
         if len(payload) > self.size(length):
             raise ValueError(f"{len(payload):,} bytes of payload, at most {self.size(length):,} expected")
-        return read_levels(payload, length)
+        return read_vector(payload, length)
 
     def choose_exponent(self, flat: np.ndarray) -> int:
         """Return the exponent of the step; 128 if a value is not finite."""
@@ -100,10 +100,17 @@ def write_levels(levels: np.ndarray, exponent: int) -> bytes:
     return bytes([exponent + _BIAS]) + head + body
 
 
-def read_levels(payload: memoryview, length: int) -> Tensor:
+def read_vector(payload: memoryview, length: int) -> Tensor:
     """Return the vector that a payload stands for, or raise ValueError."""
     if payload == bytes([_NOT_FINITE]):
         return torch.full((length,), math.nan)
+    levels, exponent = read_levels(payload, length)
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(levels * np.float32(2.0**exponent))
+
+
+def read_levels(payload: memoryview, length: int) -> tuple[np.ndarray, int]:
+    """Return the levels of a finite vector, as float32, and the exponent of their step, or raise ValueError."""
     if not payload or not 0 < payload[0] < _NOT_FINITE:
         raise ValueError("a step that is none")
     steps, rest = coding.decode(payload[1:], np.zeros(-(-length // BLOCK), np.uint8))
@@ -121,13 +128,12 @@ def read_levels(payload: memoryview, length: int) -> Tensor:
     found = _unfold(folded.astype(np.int32)).reshape(-1, BLOCK)
     if not np.array_equal(_classify(found), classes[live]):
         raise ValueError("a class that its block does not have")
-    values = np.zeros((len(classes), BLOCK), np.float32)
-    with np.errstate(over="ignore"):
-        values[live] = found * np.float32(2.0 ** (payload[0] - _BIAS))
-    flat = values.reshape(-1)
+    levels = np.zeros((len(classes), BLOCK), np.float32)
+    levels[live] = found
+    flat = levels.reshape(-1)
     if flat[length:].any():
         raise ValueError("a level beyond the end")
-    return torch.from_numpy(flat[:length])
+    return flat[:length], payload[0] - _BIAS
 
 
 def _classify(blocks: np.ndarray) -> np.ndarray:
