@@ -60,9 +60,10 @@ def test_whatever_the_data_the_model_keeps_to_the_budget(shape, budget, algorith
     assert len(reasons) >= 2
     assert stack.num_inputs <= shape.features
     assert (chosen.feature_map == "none") == (stack.num_inputs == shape.features)
-    assert 0 < chosen.learning_rate <= 0.07 / stack.hidden[0] ** 0.5 * 1.01
+    assert chosen.learning_rate == pytest.approx(RULE.rate / stack.hidden[0] ** 0.5, rel=0.01)
+    assert RULE.least_decay <= chosen.learning_rate_decay <= 1
     assert 0 <= chosen.loss_tau <= 1
-    told = {"learning_rate": 0.007, "loss_tau": 0.3}
+    told = {"learning_rate": 0.007, "learning_rate_decay": 0.97, "loss_tau": 0.3}
     kept, _ = choose_sizes(config.replace(budget_mib=budget, **told), shape)
     assert kept == chosen.replace(**told)
 
@@ -82,7 +83,7 @@ def test_a_little_more_budget_changes_the_sizes_a_little(shape):
     chosen = [choose_sizes(RECOMMENDED.replace(budget_mib=budget), shape)[0] for budget in budgets]
     for small, large in pairwise(chosen):
         assert large.num_tables - small.num_tables in (0, 1)
-        for name in ("num_buckets", "feature_dim", "learning_rate"):
+        for name in ("num_buckets", "feature_dim", "learning_rate", "learning_rate_decay"):
             assert getattr(large, name) == pytest.approx(getattr(small, name), rel=0.08)
         assert large.hidden_sizes[0] == pytest.approx(small.hidden_sizes[0], rel=0.15, abs=1)
         assert large.loss_tau == pytest.approx(small.loss_tau, abs=0.05)
@@ -95,7 +96,7 @@ def test_a_little_more_data_changes_the_sizes_a_little(shape, name):
     more = replace(shape, **{name: type(getattr(shape, name))(1.03 * getattr(shape, name))})
     one, two = (choose_sizes(RECOMMENDED, data)[0] for data in (shape, more))
     assert two.num_tables - one.num_tables in (0, 1)
-    for field in ("num_buckets", "feature_dim", "learning_rate"):
+    for field in ("num_buckets", "feature_dim", "learning_rate", "learning_rate_decay"):
         assert getattr(two, field) == pytest.approx(getattr(one, field), rel=0.08)
     assert two.loss_tau == pytest.approx(one.loss_tau, abs=0.05)
 
@@ -123,10 +124,11 @@ def test_dense_labels_are_not_weighed_down_and_rare_ones_are():
     assert sorted(taus, key=taus.get)[-1] == "TIBKAT"
 
 
-def test_long_rounds_take_small_steps():
+def test_the_step_falls_by_half_in_as_many_steps_however_long_rounds_are():
     shape = SETS["EurLex"]
-    rates = [choose_sizes(RECOMMENDED, replace(shape, points=n))[0].learning_rate for n in (1000, 10**5, 10**6)]
-    assert rates[0] > rates[1] > rates[2] == pytest.approx(0.35 * rates[0], rel=0.01)
+    decays = [choose_sizes(RECOMMENDED, replace(shape, points=n))[0].learning_rate_decay for n in (2000, 20_000, 10**6)]
+    assert decays[0] > decays[1] > decays[2] == RULE.least_decay
+    assert decays[0] ** 10 == pytest.approx(decays[1], rel=0.05)
 
 
 @settings(deadline=None, max_examples=50)

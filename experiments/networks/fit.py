@@ -160,7 +160,8 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         {
             "roots": (5.0, 12.0),
             "inputs": (4.0, 8.0),
-            "steps": (35.0, 150.0),
+            "rate": (0.07, 0.2),
+            "half_life": (350.0, 1400.0),
             "slope": (0.4, 0.9),
             "dense": (0.04, 0.16),
             "least_tables": (4, 12),
@@ -168,7 +169,7 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         {"model_average": (0.0, 0.8), "weighting": ("examples",)},
     ),
     "alone": _vary(
-        {"most_tau_alone": (0.0, 0.5), "rate": (0.035, 0.1)},
+        {"most_tau_alone": (0.0, 0.5), "rate": (0.07, 0.2), "half_life": (350.0, 1400.0)},
         {"model_average": (0.0, 0.8)},
         algorithm="fedavg",
     ),

@@ -32,13 +32,11 @@ CHOICES: list[dict[str, tuple[float, ...]]] = [
         "slope": (0.2, 0.4, 0.6, 0.8, 1.0),
         "dense": (0.01, 0.02, 0.04, 0.08, 0.16, 0.32),
     },
-    {"steps": (20, 35, 50, 75, 100, 150, 250, 1e9), "least_rate": (0.25, 0.35, 0.5)},
     {"inputs": (2.8, 3.5, 4.5, 5.5, 7, 9, 11)},
     {"least_tables": (4, 6, 8, 12, 16)},
 ]
 #: Points of P@k that may be chance.
 LEVEL = 0.15
-_FEDERATION = {"clients": 10, "epochs": 5, "batch": 100}
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Explored:
             if run["data"] != Path(folder).name or len(changed) > 1:
                 continue
             score = 100 * fmean(run["validation"]["precision"].values())
-            for name in changed or ["tau", "rate", "root", "features", "tables"]:
+            for name in changed or ["tau", "root", "features", "tables"]:
                 if isinstance(usual[name], int | float):
                     points.setdefault(name, {})[float(candidate[name])] = score
         usual_score = points["tau"][HASHED.tau]
@@ -91,14 +89,12 @@ def choose(rule: Rule, shape: Shape) -> dict[str, float]:
     tables = rule.tables(BUDGET)
     numbers = numbers_within(BUDGET, HASHED.tables)
     outputs = rule.buckets(shape, numbers)
-    steps = (shape.points or 0) / _FEDERATION["clients"] * _FEDERATION["epochs"] / _FEDERATION["batch"]
     features = min(shape.features, rule.inputs * math.sqrt(numbers))
     return {
         "tables": tables,
         "root": outputs / math.sqrt(shape.labels),
         "features": min(features, HASHED.features) if shape.features <= HASHED.features else features,
         "tau": rule.tau((shape.positives or 1) / outputs, alone=False),
-        "rate": rule.learning_rate(1, steps, alone=False) / rule.rate,
     }
 
 

@@ -233,8 +233,8 @@ class Config:
     )
     learning_rate_decay: float = option(
         1.0,
-        "what the learning rate is multiplied by after each round",
-        at_least=1e-3,
+        "what the learning rate is multiplied by after each round; 0 with sizes auto: by the steps in a round",
+        at_least=0,
         at_most=1,
     )
     prox_mu: float = option(
@@ -288,6 +288,11 @@ class Config:
             raise UserError(
                 "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
                 "only: set a learning_rate above 0"
+            )
+        if self.learning_rate_decay < 1e-3 and (given or self.learning_rate_decay != 0):
+            raise UserError(
+                f"learning_rate_decay is {self.learning_rate_decay:g}: it must be at least 0.001, or 0, which stands "
+                f"for one that suits the data, with sizes 'auto' only"
             )
         if self.loss_tau < 0 and (given or self.loss_tau != -1):
             raise UserError(

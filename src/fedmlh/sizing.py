@@ -16,7 +16,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
 
-#: What sizes = "auto" chooses, beside a learning_rate of 0 and a loss_tau of -1.
+#: What sizes = "auto" chooses, beside a learning_rate or learning_rate_decay of 0 and a loss_tau of -1.
 SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
 #: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
 OPEN: dict[str, Any] = {
@@ -25,6 +25,7 @@ OPEN: dict[str, Any] = {
     "num_clients": 0,
     "clients_per_round": 0,
     "learning_rate": 0.0,
+    "learning_rate_decay": 0.0,
     "loss_tau": -1.0,
 }
 #: Networks that correct a linear model: a share of what networks alone get, and at least so much.
@@ -72,10 +73,11 @@ class Rule:
     mib_per_table: float = 3.0
     least_tables: int = 8
     most_tables: int = 16
-    #: Adam's learning rate: so much by the root of the width, and of the steps in a round beyond so many.
-    rate: float = 0.07
-    steps: float = 75.0
-    least_rate: float = 0.35
+    #: Adam's learning rate in the first round: so much by the root of the width. It halves in so many steps of a
+    #: client, and does not fall by more than a factor from round to round.
+    rate: float = 0.14
+    half_life: float = 700.0
+    least_decay: float = 0.88
     #: τ: where a point has this share of all buckets it is 0, and it rises by so much where it has a tenth of that.
     dense: float = 0.08
     slope: float = 0.6
@@ -114,10 +116,13 @@ class Rule:
             inputs = min(inputs, max(FEWEST_INPUTS, wanted))
         return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
 
-    def learning_rate(self, width: int, steps: float, *, alone: bool) -> float:
-        """Return Adam's learning rate for a hidden layer of that width and so many steps of a client in a round."""
-        share = 1.0 if alone else min(1.0, max(self.least_rate, math.sqrt(self.steps / steps)))
-        return float(f"{share * self.rate / math.sqrt(width):.3g}")
+    def learning_rate(self, width: int) -> float:
+        """Return Adam's learning rate in the first round for a hidden layer of that width."""
+        return float(f"{self.rate / math.sqrt(width):.3g}")
+
+    def decay(self, steps: float) -> float:
+        """Return what the learning rate is multiplied by after a round of so many steps of a client."""
+        return round(max(self.least_decay, math.exp2(-steps / self.half_life)), 3)
 
     def tau(self, density: float, *, alone: bool) -> float:
         """Return τ where a point has this share of all outputs."""
@@ -199,12 +204,15 @@ def choose_training(
     found: dict[str, Any] = {}
     reasons = []
     if config.learning_rate == 0:
+        found["learning_rate"] = rule.learning_rate(width)
+        reasons.append(f"learning rate {found['learning_rate']:g}: wider layers want smaller ones")
+    if config.learning_rate_decay == 0:
         points = 1000.0 if shape.points is None else shape.points / max(1, config.num_clients)
         steps = max(1.0, points * config.local_epochs / config.batch_size)
-        found["learning_rate"] = rule.learning_rate(width, steps, alone=alone)
+        found["learning_rate_decay"] = rule.decay(steps)
         reasons.append(
-            f"learning rate {found['learning_rate']:g}: wider layers and more steps in a round (about {steps:,.0f}) "
-            f"want smaller ones"
+            f"which falls by a factor of {found['learning_rate_decay']:g} a round: a client makes about {steps:,.0f} "
+            f"steps in one"
         )
     if config.loss_tau < 0:
         positives = 5.0 if shape.positives is None else shape.positives
@@ -232,8 +240,8 @@ def _choose_outputs(config: Config, shape: Shape) -> tuple[Config, list[str]]:
 def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
     """Return the config with all that the networks beside a linear model depend on, beyond the sizes of the data."""
     if config.validation_fraction == 0:  # which leaves no points to see by whether networks help
-        return config.replace(budget_mib=0.0, learning_rate=0.001, loss_tau=0.0), []
-    if config.budget_mib and config.learning_rate and config.loss_tau >= 0:
+        return config.replace(budget_mib=0.0, learning_rate=0.001, learning_rate_decay=1.0, loss_tau=0.0), []
+    if config.budget_mib and config.learning_rate and config.learning_rate_decay and config.loss_tau >= 0:
         return config, []
     origin = "as set"
     if not config.budget_mib:
@@ -241,7 +249,11 @@ def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
         config, origin = config.replace(budget_mib=budget / 2**20), "a quarter of what networks alone would get"
     networks, (_, *reasons) = _choose_networks(_make_networks(config), shape, rule)
     reasons = [f"model of at most {config.budget_mib:.2f} MiB ({origin})", *reasons]
-    config = config.replace(learning_rate=networks.learning_rate, loss_tau=networks.loss_tau)
+    config = config.replace(
+        learning_rate=networks.learning_rate,
+        learning_rate_decay=networks.learning_rate_decay,
+        loss_tau=networks.loss_tau,
+    )
     return config, [f"networks beside it: {reason}" for reason in reasons]
 
 

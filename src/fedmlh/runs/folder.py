@@ -86,7 +86,7 @@ class RunFolder:
         before = self.read_config()
         open_yet = list_open(config)  # checked once they have been chosen
         if before.training == "one-round":  # which they do not touch; networks beside it are told apart by themselves
-            open_yet |= {"learning_rate", "loss_tau"}
+            open_yet |= {"learning_rate", "learning_rate_decay", "loss_tau"}
         for entry in dataclasses.fields(Config):
             old, new = getattr(before, entry.name), getattr(config, entry.name)
             if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:

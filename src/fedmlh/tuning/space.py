@@ -136,7 +136,7 @@ class Networks:
             least = max(min(1.0, FEWEST_INPUTS / shape.features), min(share, 1.0) / 8)
             knobs.append(_span("features", share, least, 1.25, log=True))
         knobs += [
-            _span("step", start.learning_rate / _find_rate(start, shape), 1 / 3, 3.0, log=True),
+            _span("step", start.learning_rate / _find_rate(start), 1 / 3, 3.0, log=True),
             _span("learning_rate_decay", start.learning_rate_decay, 0.88, 1.0),
         ]
         if start.loss.startswith("balanced"):
@@ -171,7 +171,7 @@ class Networks:
             raise NoRoom(f"the budget leaves a hidden layer of {max(0, width)}")
         changes["feature_map"] = "none" if inputs == self.shape.features else self.config.feature_map
         built = self.start.replace(**changes, feature_dim=inputs, hidden_sizes=(width,))
-        rate = _find_rate(built, self.shape) * values.get("step", 1.0)
+        rate = _find_rate(built) * values.get("step", 1.0)
         return built.replace(learning_rate=float(f"{rate:.4g}"))
 
 
@@ -251,11 +251,9 @@ def size_networks(config: Config, shape: Shape, labels: str, budget: int) -> Con
     return choose_sizes(config.replace(algorithm=algorithm, budget_mib=budget / 2**20), shape)[0]
 
 
-def _find_rate(config: Config, shape: Shape) -> float:
+def _find_rate(config: Config) -> float:
     """Return the step that the rule takes for these sizes."""
-    points = (shape.points or 1) / max(1, config.num_clients)
-    steps = max(1.0, points * config.local_epochs / config.batch_size)
-    return RULE.learning_rate(config.hidden_sizes[0], steps, alone=config.algorithm == "fedavg")
+    return RULE.learning_rate(config.hidden_sizes[0])
 
 
 def _count_buckets(root: float, num_labels: int) -> int:
