@@ -64,8 +64,8 @@ def encode(values: np.ndarray, contexts: np.ndarray) -> bytes:
         return _leb128(0)
     if values.min() < 0 or values.max() >= 1 << 62:
         raise ValueError("values must be from 0 below 2^62")
-    present = np.flatnonzero(np.bincount(contexts, minlength=256))
     kernels = _choose_kernels()
+    present = _find_present(contexts, kernels)
     symbols, counts = _count_symbols(values, contexts, present, kernels)
     tables = make_tables(counts, kernels)
     model = make_model(tables, present)
@@ -102,8 +102,8 @@ def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memor
         if body:
             raise ValueError("bytes for no values")
         return np.zeros(0, np.int64), rest
-    present = np.flatnonzero(np.bincount(contexts, minlength=256))
     kernels = _choose_kernels()
+    present = _find_present(contexts, kernels)
     tables, body = read_tables(body, len(present), kernels)
     model = make_model(tables, present)
     symbols, body = _read_lanes(model, contexts, body, kernels)
@@ -113,6 +113,11 @@ def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memor
     wide = np.flatnonzero(symbols >= 16)
     values[wide] = _FIRSTS[symbols[wide]] + unpack(body, _WIDTHS[symbols[wide]])
     return values, rest
+
+
+def _find_present(contexts: np.ndarray, kernels: Any) -> np.ndarray:
+    """Return the contexts that occur, ascending."""
+    return np.flatnonzero(np.bincount(contexts, minlength=256) if kernels is None else kernels.find_contexts(contexts))
 
 
 def _choose_kernels() -> Any:

@@ -20,6 +20,15 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
+def find_contexts(contexts: Any) -> Any:
+    """Return which of the 256 contexts occur."""
+    present = np.zeros(256, np.bool_)
+    for context in contexts:
+        present[context] = True
+    return present
+
+
+@_compiled
 def count_symbols(values: Any, contexts: Any, places: Any, counts: Any) -> Any:
     """Return the symbol of each value, and count them per place of a context."""
     symbols = np.empty(len(values), np.uint16)
