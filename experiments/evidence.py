@@ -50,9 +50,10 @@ METHODS: dict[str, Settings] = {
     "recommended": {},
     "one round": {"training": "one-round", "correct": 0},
     "networks": IN_ROUNDS,
+    "networks, half": {**IN_ROUNDS, "share": 0.5},
     "networks, a quarter": {**IN_ROUNDS, "share": 0.25},
     "FedAvg": FEDAVG,
-    # Messages of FedAvg deflate better: a larger model may send as much.
+    # Messages of FedAvg are shorter: a larger model may send as much.
     "FedAvg, larger": {**FEDAVG, "share": 1.5},
     "FedAvg, a quarter": {**FEDAVG, "share": 0.25},
     "FedAvg, half": {**FEDAVG, "share": 0.5},

@@ -3,9 +3,10 @@
     python experiments/evidence_tables.py SETS.jsonl --central central-plt.json central-plt-seed2.json …
         [--alone ALONE.jsonl] [--grid GRID.jsonl] [--parts PARTS.jsonl]
 
-Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval. At equal
-bytes: a method in rounds is tested at the round that validation selects among those whose messages, both ways and added
-up, are no more than the bytes allowed; of FedAvg's models of several sizes, the size that validation selects as well.
+Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval; since seeds
+are few, the spread of differences is pooled over all rows of a table. At equal bytes: so many as the networks of
+`recommended` send until their best round, or a quarter of them, both ways and added up. Either side is tested with the
+size of model and at the round that validation selects among those that keep to these bytes.
 """
 
 import argparse
@@ -15,14 +16,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedmlh.runs.differences import over_seeds
+from scipy.stats import t as student
 
 Run = dict[str, Any]
 MIB = 2**20
 BINS = ("1-5", "6-20", "21-100", "101+")
-#: Models of these sizes stand for FedAvg where so many bytes are allowed.
+#: Models of several sizes, of which validation selects one for so many bytes.
 ALL_SIZES = ("FedAvg", "FedAvg, larger", "FedAvg, half", "FedAvg, a quarter")
-OUR_SIZES = ("networks", "networks, a quarter")
+OUR_SIZES = ("networks", "networks, half", "networks, a quarter")
 
 
 def read(path: Path) -> list[Run]:
@@ -58,11 +59,16 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{fmean(values):.{digits}f}{more}" if values else "–"
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Write the paired difference with its interval."""
-    gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
-    interval = over_seeds(gaps)
-    return f"{fmean(gaps):+.2f}" + (f" [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else "")
+def show_differences(gaps: Sequence[Sequence[float]]) -> list[str]:
+    """Write the mean of each row's paired differences, with an interval from the spread within all rows."""
+    freedom = sum(len(row) - 1 for row in gaps)
+    squares = sum((gap - fmean(row)) ** 2 for row in gaps for gap in row)
+    shown = []
+    for row in gaps:
+        reach = float(student.ppf(0.975, freedom)) * (squares / freedom / len(row)) ** 0.5 if freedom else None
+        interval = f" [{fmean(row) - reach:+.2f}, {fmean(row) + reach:+.2f}]" if reach is not None else ""
+        shown.append(f"{fmean(row):+.2f}{interval}")
+    return shown
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -157,37 +163,30 @@ def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
     )
 
 
-def show_equal_bytes(sets: Sets, ours: str) -> str:
-    """Networks against FedAvg of whatever size, at the bytes of the networks until their best round."""
-    rows = []
+def show_equal_bytes(sets: Sets, share: float) -> str:
+    """Networks against FedAvg, both of whatever size, at a share of the bytes of the networks until their best."""
+    rows, gaps = [], []
     for data, cell in sets.places:
-        own = sets.get(data, ours, cell)
-        seeds = [seed for seed in own if sets.get(data, "FedAvg", cell).get(seed)]
-        mine, theirs, sizes = [], [], []
-        for seed in seeds:
-            limit = total(own[seed])
-            found = pick(
-                [sets.get(data, size, cell)[seed] for size in ALL_SIZES if seed in sets.get(data, size, cell)], limit
-            )
-            if found is None:
-                continue
-            mine.append(mean_of(own[seed]["precision"]))
-            theirs.append(mean_of(found["test"]))
-            sizes.append(found["method"])
-        if mine:
-            sent = fmean(total(own[seed]) for seed in seeds) / MIB
-            rows.append(
-                [
-                    data,
-                    cell,
-                    f"{sent:,.0f}",
-                    spread(mine),
-                    spread(theirs),
-                    difference(mine, theirs),
-                    ", ".join(sorted(set(sizes))),
-                ]
-            )
-    return table(["", "", "MiB", ours, "FedAvg", "difference", "of size"], rows)
+        found = []
+        for seed, run in sets.get(data, "networks", cell).items():
+            sides = [
+                pick([sets.get(data, size, cell)[seed] for size in sizes if seed in sets.get(data, size, cell)], limit)
+                for sizes in (OUR_SIZES, ALL_SIZES)
+                for limit in [share * total(run)]
+            ]
+            if None not in sides:
+                found.append((share * total(run) / MIB, *sides))
+        if not found:
+            continue
+        scores = [[mean_of(side["test"]) for _, *sides in found for side in [sides[at]]] for at in (0, 1)]
+        chosen = ["; ".join(sorted({sides[at]["method"] for _, *sides in found})) for at in (0, 1)]
+        gaps.append([one - other for one, other in zip(*scores, strict=True)])
+        sent = f"{fmean(sent for sent, *_ in found):,.0f}"
+        rows.append([data, cell, sent, *(spread(side) for side in scores), *chosen])
+    rows = [[*row[:5], gap, *row[5:]] for row, gap in zip(rows, show_differences(gaps), strict=True)]
+    mean = fmean(fmean(row) for row in gaps)
+    rows.append(["mean", "", "", "", "", f"{mean:+.2f}", "", ""])
+    return table(["", "", "MiB", "networks", "FedAvg", "difference", "ours", "theirs"], rows)
 
 
 def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
@@ -276,8 +275,8 @@ def main() -> None:
     sets = Sets(read(arguments.sets))
     parts: list[tuple[str, Callable[[], str]]] = [
         ("Methods", lambda: show_accuracy(sets, central)),
-        ("At the networks' bytes", lambda: show_equal_bytes(sets, "networks")),
-        ("At a quarter of the model", lambda: show_equal_bytes(sets, "networks, a quarter")),
+        ("At the networks' bytes", lambda: show_equal_bytes(sets, 1.0)),
+        ("At a quarter of them", lambda: show_equal_bytes(sets, 0.25)),
         ("Bytes to 95 % of the central tree's P@1", lambda: show_bytes_to(sets, central)),
         ("All figures", lambda: show_details(sets, central)),
     ]
@@ -287,7 +286,8 @@ def main() -> None:
         grid = Sets(read(arguments.grid))
         parts += [
             ("Partitions and clients", lambda: show_cells(grid)),
-            ("The same at equal bytes", lambda: show_equal_bytes(grid, "networks")),
+            ("The same at equal bytes", lambda: show_equal_bytes(grid, 1.0)),
+            ("At a quarter of them", lambda: show_equal_bytes(grid, 0.25)),
         ]
     if arguments.parts:
         parts.append(("Part by part", lambda: show_cells(Sets(read(arguments.parts)))))
