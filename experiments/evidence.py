@@ -172,6 +172,7 @@ def measure(job: Job, device: str) -> dict[str, Any]:
         "curve": [
             {
                 "bytes": [record["bytes_up"], record["bytes_down"]],
+                "delivered": record.get("bytes_delivered", 0),
                 **{part: list(record[part]["precision"].values()) for part in ("validation", "test") if part in record},
             }
             for record in records

@@ -190,7 +190,7 @@ def show_equal_bytes(sets: Sets, share: float) -> str:
 
 
 def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
-    """Bytes until test P@1 is at 95 % of the central tree's."""
+    """Bytes until the server has a model with 95 % of the central tree's P@1 on test."""
 
     def bytes_to(run: Run, level: float) -> tuple[float, float] | None:
         up = down = 0.0
@@ -208,7 +208,7 @@ def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
             runs = list(sets.get(data, method).values())
             if method == "one round":  # which is tested once, at its end
                 reached: list[Any] = [
-                    (run["bytes_up"] / MIB, (run["bytes_up"] + run["bytes_down"]) / MIB)
+                    (run["bytes_up"] / MIB, (sum(run["curve"][0]["bytes"]) - run["curve"][0]["delivered"]) / MIB)
                     if run["precision"]["1"] >= level
                     else None
                     for run in runs

@@ -46,6 +46,8 @@ class Exchange:
     tell: Tell
     bytes_up: int = 0
     bytes_down: int = 0
+    #: Of these, what came after the server had its model.
+    bytes_delivered: int = 0
     #: Who took part in which part.
     log: list[Attempt] = field(default_factory=list)
 
@@ -85,6 +87,7 @@ class Exchange:
             if self._take(client, reply, self.desk.read_thanks, taken, refused) is not None:
                 taken.add(client)
         self.bytes_down += sum(sent)
+        self.bytes_delivered += sum(sent)
         self._close(clients, taken, refused)
 
     def _close(self, clients: Sequence[int], accepted: set[int], refused: list[Refusal]) -> None:
@@ -103,7 +106,7 @@ class Exchange:
     def figures(self) -> dict[str, Any]:
         """Return what the record of the round says of messages."""
         refused = [{"attempt": line.attempt, **vars(entry)} for line in self.log for entry in line.refused]
-        sizes = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        sizes = {name: getattr(self, name) for name in ("bytes_up", "bytes_down", "bytes_delivered")}
         return {"attempts": len(self.log), "refused": refused, **sizes}
 
     def line_of(self, part: str) -> Attempt:
