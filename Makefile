@@ -10,7 +10,7 @@ demo: $(VENV)/.ready  ## both algorithms on the built-in data, compared
 	$(BIN)/fedmlh compare demo --out runs/demo
 
 test: check  ## everything that runs in a few minutes
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: check  ## the slow checks as well
 	$(BIN)/pytest
