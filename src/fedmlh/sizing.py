@@ -211,7 +211,8 @@ def choose_training(
         steps = max(1.0, points * config.local_epochs / config.batch_size)
         found["learning_rate_decay"] = rule.decay(steps)
         reasons.append(
-            f"learning rate times {found['learning_rate_decay']:g} after each round, of about {steps:,.0f} steps of a client"
+            f"learning rate times {found['learning_rate_decay']:g} after each round: about {steps:,.0f} steps of a "
+            f"client"
         )
     if config.loss_tau < 0:
         positives = 5.0 if shape.positives is None else shape.positives
