@@ -1,11 +1,12 @@
 """What `recommended` gives beside other methods, on test, all points dealt out, every byte counted both ways.
 
-    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|grid|parts [--seeds 3] [--jobs 12]
+    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|grid|many|parts [--seeds 3] [--jobs 12]
         [--device cuda] [--minutes M]
 
 sets: every method on every set. alone: a linear model in closed form for each of 10 clients by itself, tested on the
-whole test part, and all of them averaged. grid: partitions and numbers of clients. parts: what label hashing, feature
-hashing, an ensemble and the loss give, in a federation and on pooled data, all with models of the same bytes.
+whole test part, and all of them averaged. grid: partitions and numbers of clients, networks of a quarter of the
+default's bytes. many: `recommended` with 1,000 clients. parts: what label hashing, feature hashing, an ensemble and the
+loss give, in a federation and on pooled data, all with models of the same bytes, a quarter of the default's.
 
 Rounds are selected on validation. Test figures are written for every round, so that methods can be compared at equal
 bytes: at the round that validation would have selected among those that the bytes allow. A line per run is added to
@@ -61,9 +62,8 @@ METHODS: dict[str, Settings] = {
 #: The paper's set-up, with its sizes for the data set of about this many labels.
 PAPER = {"FedMLH, paper": "fedmlh", "FedAvg, paper": "fedavg"}
 PAPER_PRESETS = ((10_000, "eurlex-4k"), (math.inf, "wiki10-31k"))
-GRID_METHODS = ("one round", "networks", "FedAvg")
 #: Partition, clients, and how many of them a round asks.
-GRID: dict[str, Settings] = {
+CELLS: dict[str, Settings] = {
     f"{name}, K {clients}": {**partition, "num_clients": clients, "clients_per_round": sampled}
     for (name, partition), (clients, sampled) in product(
         {
@@ -71,9 +71,12 @@ GRID: dict[str, Settings] = {
             "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet_alpha": 0.3},
             "Dirichlet 0.05": {"partition": "dirichlet", "dirichlet_alpha": 0.05},
         }.items(),
-        ((10, 4), (100, 10)),
+        ((10, 4), (100, 10), (1000, 10)),
     )
 }
+GRID = {cell: CELLS[cell] for cell in CELLS if not cell.endswith("K 1000")}
+MANY = {cell: CELLS[cell] for cell in CELLS if cell.endswith("K 1000")}
+GRID_METHODS = ("recommended", "networks, a quarter", "FedAvg, a quarter")
 _PLAIN: Settings = {**FEDAVG, "loss": "bce", "loss_tau": 0.0}
 _HASHED_FEATURES: Settings = {"feature_map": "per-table"}
 #: From FedAvg to the networks of `recommended`, a part at a time.
@@ -122,11 +125,14 @@ def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
         elif stage == "grid":
             for (cell, federation), method in product(GRID.items(), GRID_METHODS):
                 yield Job(folder, method, cell, seed, tuple({**METHODS[method], **federation}.items()))
+        elif stage == "many":
+            for cell, federation in MANY.items():
+                yield Job(folder, "recommended", cell, seed, tuple(federation.items()))
         elif stage == "alone":
             yield Job(folder, "alone", "", seed, ())
         else:
             for (cell, more), (method, settings) in product({"federated": {}, "pooled": POOLED}.items(), PARTS.items()):
-                yield Job(folder, method, cell, seed, tuple({**settings, **more}.items()))
+                yield Job(folder, method, cell, seed, tuple({"share": 0.25, **settings, **more}.items()))
 
 
 def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
@@ -230,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--stage", choices=["sets", "alone", "grid", "parts"], required=True)
+    parser.add_argument("--stage", choices=["sets", "alone", "grid", "many", "parts"], required=True)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
