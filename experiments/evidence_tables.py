@@ -5,7 +5,8 @@
 
 Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval; since seeds
 are few, the spread of differences is pooled over all rows of a table. At equal bytes: so many as the networks of
-`recommended` send until their best round, or a quarter of them, both ways and added up. Either side is tested with the
+`recommended` (in the grid: those of a quarter of its bytes) send until their best round, or a quarter of them, both
+ways and added up. Either side is tested with the
 size of model and at the round that validation selects among those that keep to these bytes.
 """
 
@@ -168,7 +169,8 @@ def show_equal_bytes(sets: Sets, share: float) -> str:
     rows, gaps = [], []
     for data, cell in sets.places:
         found = []
-        for seed, run in sets.get(data, "networks", cell).items():
+        default = next((size for size in OUR_SIZES if sets.get(data, size, cell)), "")
+        for seed, run in sets.get(data, default, cell).items():
             sides = [
                 pick([sets.get(data, size, cell)[seed] for size in sizes if seed in sets.get(data, size, cell)], limit)
                 for sizes in (OUR_SIZES, ALL_SIZES)
