@@ -1,12 +1,14 @@
 """What `recommended` gives beside other methods, on test, all points dealt out, every byte counted both ways.
 
-    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|grid|many|parts [--seeds 3] [--jobs 12]
-        [--device cuda] [--minutes M]
+    python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|tuned|grid|many|parts|changes
+        [--seeds 3] [--jobs 12] [--device cuda] [--minutes M]
 
 sets: every method on every set. alone: a linear model in closed form for each of 10 clients by itself, tested on the
-whole test part, and all of them averaged. grid: partitions and numbers of clients, networks of a quarter of the
-default's bytes. many: `recommended` with 1,000 clients. parts: what label hashing, feature hashing, an ensemble and the
-loss give, in a federation and on pooled data, all with models of the same bytes, a quarter of the default's.
+whole test part, and all of them averaged. tuned: what `fedmlh tune` found for networks with hashed labels and for
+FedAvg (results/evidence/searches). grid: partitions and numbers of clients, networks of a quarter of the default's
+bytes. many: `recommended` with 1,000 clients. parts: what label hashing, feature hashing, an ensemble and the loss
+give, in a federation and on pooled data, all with models of the same bytes, a quarter of the default's. changes: the
+networks of `recommended`, of a quarter of its bytes, with one setting changed.
 
 Rounds are selected on validation. Test figures are written for every round, so that methods can be compared at equal
 bytes: at the round that validation would have selected among those that the bytes allow. A line per run is added to
@@ -62,6 +64,9 @@ METHODS: dict[str, Settings] = {
 #: The paper's set-up, with its sizes for the data set of about this many labels.
 PAPER = {"FedMLH, paper": "fedmlh", "FedAvg, paper": "fedavg"}
 PAPER_PRESETS = ((10_000, "eurlex-4k"), (math.inf, "wiki10-31k"))
+#: Settings that `fedmlh tune` found, by the labels that it was asked for.
+TUNED = {"networks, tuned": "hashed", "FedAvg, tuned": "identity"}
+SEARCHES = Path(__file__).parent / "results" / "evidence" / "searches"
 #: Partition, clients, and how many of them a round asks.
 CELLS: dict[str, Settings] = {
     f"{name}, K {clients}": {**partition, "num_clients": clients, "clients_per_round": sampled}
@@ -89,6 +94,39 @@ PARTS: dict[str, Settings] = {
     "ensemble, both hashed": IN_ROUNDS,
     "ensemble, both hashed, one feature map": {**IN_ROUNDS, "feature_map": "shared"},
     "ensemble, both hashed, BCE": {**IN_ROUNDS, "loss": "bce", "loss_tau": 0.0},
+}
+#: A setting changed; steps are relative to the rule's.
+CHANGES: dict[str, Settings] = {
+    "as they are": {},
+    "BCE": {"loss": "bce", "loss_tau": 0.0},
+    "softmax": {"loss": "softmax", "loss_tau": 0.0, "output_bias": "random"},
+    "balanced softmax, τ 0.5": {"loss": "balanced-softmax", "loss_tau": 0.5, "output_bias": "random"},
+    "biases around zero": {"output_bias": "random"},
+    "one feature map": {"feature_map": "shared"},
+    "no signs": {"feature_signed": False},
+    "no normalisation": {"normalize": False},
+    "balanced label map": {"label_map": "balanced"},
+    "decoding by probabilities": {"decoding": "probs"},
+    "decoding by log-probabilities": {"decoding": "log-probs"},
+    "half the step": {"step": 0.5},
+    "twice the step": {"step": 2.0},
+    "a step that does not fall": {"learning_rate_decay": 1.0},
+    # BCE is a mean over buckets, so a gradient is small and a step of SGD large.
+    "SGD, step 300": {"optimizer": "sgd", "learning_rate": 300.0},
+    "2 epochs": {"local_epochs": 2},
+    "no average of models": {"model_average": 0.0},
+    "average of models 0.8": {"model_average": 0.8},
+    "weighted by points": {"weighting": "examples"},
+    "FedProx, μ 1e-5": {"prox_mu": 1e-5},
+    "SCAFFOLD": {"correction": "scaffold"},
+    "5 % shared points": {"shared_fraction": 0.05},
+    "server momentum 0.5": {"server_optimizer": "momentum", "server_momentum": 0.5},
+    "server Adam": {
+        **{"server_optimizer": "adam", "server_momentum": 0.5},
+        **{"server_learning_rate": 0.1, "server_tau": 1e-2},
+    },
+    "FedExP": {"server_optimizer": "fedexp"},
+    "messages of 4 bits": {"update_codec": "int4+zlib", "broadcast_codec": "int4+zlib"},
 }
 POOLED: Settings = {"pooled": True, "num_clients": 10, "clients_per_round": 1, "local_epochs": 2}
 _KEPT = (
@@ -128,6 +166,12 @@ def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
         elif stage == "many":
             for cell, federation in MANY.items():
                 yield Job(folder, "recommended", cell, seed, tuple(federation.items()))
+        elif stage == "changes":
+            for change, settings in CHANGES.items():
+                yield Job(folder, change, "", seed, tuple({**METHODS["networks, a quarter"], **settings}.items()))
+        elif stage == "tuned":
+            for method, labels in TUNED.items():
+                yield Job(folder, method, "", seed, (("tuned", labels),))
         elif stage == "alone":
             yield Job(folder, "alone", "", seed, ())
         else:
@@ -138,7 +182,9 @@ def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
 def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
     """Return the settings of a run, all choices made."""
     settings = dict(job.settings)
-    algorithm, share = settings.pop("paper", None), settings.pop("share", None)
+    if "tuned" in settings:
+        return fedmlh.Config.load(SEARCHES / f"{Path(job.folder).name}-{settings['tuned']}.toml")
+    algorithm, share, step = (settings.pop(name, None) for name in ("paper", "share", "step"))
     if algorithm:
         name = next(name for most, name in PAPER_PRESETS if dataset.num_labels <= most)
         federation = {"partition": "dirichlet", "num_clients": 10, "clients_per_round": 4}
@@ -155,7 +201,8 @@ def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
         )
     if share:
         settings["budget_mib"] = share * RULE.budget(Shape.of(dataset.train)) / 2**20
-    return settle(fedmlh.Config.load("recommended").replace(**settings), dataset)[0]
+    config = settle(fedmlh.Config.load("recommended").replace(**settings), dataset)[0]
+    return config.replace(learning_rate=step * config.learning_rate) if step else config
 
 
 @cache
@@ -236,7 +283,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--stage", choices=["sets", "alone", "grid", "many", "parts"], required=True)
+    parser.add_argument(
+        "--stage", choices=["sets", "alone", "tuned", "grid", "many", "parts", "changes"], required=True
+    )
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)

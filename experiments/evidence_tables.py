@@ -1,18 +1,18 @@
-"""Tables of what evidence.py measured, beside the central trees of central/plt.py.
+"""Tables and the picture of what evidence.py measured, beside the central trees of central/plt.py.
 
-    python experiments/evidence_tables.py SETS.jsonl --central central-plt.json central-plt-seed2.json …
-        [--alone ALONE.jsonl] [--grid GRID.jsonl] [--parts PARTS.jsonl]
+    python experiments/evidence_tables.py [--page docs/evidence.md] [--plot experiments/results/evidence/bytes.svg]
 
 Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval; since seeds
 are few, the spread of differences is pooled over all rows of a table. At equal bytes: so many as the networks of
 `recommended` (in the grid: those of a quarter of its bytes) send until their best round, or a quarter of them, both
-ways and added up. Either side is tested with the
-size of model and at the round that validation selects among those that keep to these bytes.
+ways and added up. Either side is tested with the size of model and at the round that validation selects among those
+that keep to these bytes.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -21,15 +21,37 @@ from scipy.stats import t as student
 
 Run = dict[str, Any]
 MIB = 2**20
+RESULTS = Path(__file__).parent / "results"
+#: In the order of all tables.
+SETS = {
+    "EurLex-EuroVoc-titles-4K": "EurLex titles",
+    "WordNet-hypernyms-9K": "WordNet",
+    "Debtags-600": "Debtags",
+    "CiteULike-T-46K": "CiteULike",
+    "TIBKAT-GND-en-21K": "TIBKAT-en",
+    "Bibtex": "Bibtex",
+    "Delicious": "Delicious",
+}
+METHODS = ("recommended", "one round", "networks", "FedAvg", "FedMLH, paper", "FedAvg, paper")
 BINS = ("1-5", "6-20", "21-100", "101+")
 #: Models of several sizes, of which validation selects one for so many bytes.
 ALL_SIZES = ("FedAvg", "FedAvg, larger", "FedAvg, half", "FedAvg, a quarter")
 OUR_SIZES = ("networks", "networks, half", "networks, a quarter")
 
 
-def read(path: Path) -> list[Run]:
-    """Return the runs of a file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def read(name: str) -> list[Run]:
+    """Return the runs of a stage, data sets in the order of all tables."""
+    lines = (RESULTS / "evidence" / f"{name}.jsonl").read_text().splitlines()
+    return sorted(map(json.loads, lines), key=lambda run: list(SETS).index(run["job"][0]))
+
+
+def read_trees() -> dict[str, list[Run]]:
+    """Return the central trees of each data set, one per seed."""
+    files = [
+        json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ("central-plt", "central-plt-seed2", "central-plt-seed3")
+    ]
+    return {data: [file[data] for file in files if data in file] for data in SETS}
 
 
 def pick(runs: Iterable[Run], most: float) -> Run | None:
@@ -104,25 +126,24 @@ class Sets:
 
 def show_accuracy(sets: Sets, central: dict[str, list[Run]]) -> str:
     """Every method at its best round, beside the central tree."""
-    methods = [method for method in sets.methods if not method.endswith(("quarter", "half", "larger"))]
     rows = []
     for data, _ in sets.places:
         trees = [mean_of(run["precision"]) for run in central[data]]
         rows.append(
             [
-                data,
-                *(spread([mean_of(run["precision"]) for run in sets.get(data, method).values()]) for method in methods),
+                SETS[data],
+                *(spread([mean_of(run["precision"]) for run in sets.get(data, method).values()]) for method in METHODS),
                 spread(trees),
             ]
         )
-    return table(["mean of P@1/3/5, %", *methods, "central PLT"], rows)
+    return table(["mean of P@1/3/5, %", *METHODS, "central PLT"], rows)
 
 
 def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
     """P@k, PSP@k, macro recall and recall by frequency."""
     rows = []
     for data, _ in sets.places:
-        for method in sets.methods:
+        for method in dict.fromkeys([*METHODS, *sets.methods]):
             runs = list(sets.get(data, method).values())
             if not runs:
                 continue
@@ -137,11 +158,11 @@ def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
                 for b in BINS
             )
             sent = f"{fmean(total(run) for run in runs) / MIB:,.0f}"
-            rows.append([data, method, *cells, bins, sent])
+            rows.append([SETS[data], method, *cells, bins, sent])
         trees = central[data]
         rows.append(
             [
-                data,
+                SETS[data],
                 "central PLT",
                 "/".join(f"{100 * fmean(run['precision'][k] for run in trees):.1f}" for k in ("1", "3", "5")),
                 "",
@@ -184,7 +205,7 @@ def show_equal_bytes(sets: Sets, share: float) -> str:
         chosen = ["; ".join(sorted({sides[at]["method"] for _, *sides in found})) for at in (0, 1)]
         gaps.append([one - other for one, other in zip(*scores, strict=True)])
         sent = f"{fmean(sent for sent, *_ in found):,.0f}"
-        rows.append([data, cell, sent, *(spread(side) for side in scores), *chosen])
+        rows.append([SETS[data], cell, sent, *(spread(side) for side in scores), *chosen])
     rows = [[*row[:5], gap, *row[5:]] for row, gap in zip(rows, show_differences(gaps), strict=True)]
     mean = fmean(fmean(row) for row in gaps)
     rows.append(["mean", "", "", "", "", f"{mean:+.2f}", "", ""])
@@ -224,7 +245,7 @@ def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
                 if there
                 else "never"
             )
-        rows.append([data, f"{100 * level:.1f}", *cells])
+        rows.append([SETS[data], f"{100 * level:.1f}", *cells])
     return table(["up / both ways, MiB", "P@1", "one round", *OUR_SIZES, *ALL_SIZES], rows)
 
 
@@ -244,7 +265,7 @@ def show_alone(alone: list[Run], sets: Sets) -> str:
             )
             scores = sorted(mean_of(run["precision"]) for run in found)
             worst = f"{scores[0]:.1f} to {scores[-1]:.1f}" if found else "–"
-            rows.append([data, name, spread([mean_of(run["precision"]) for run in found]), worst, bins])
+            rows.append([SETS[data], name, spread([mean_of(run["precision"]) for run in found]), worst, bins])
     return table(["", "", "mean of P@k", "from, to", "recall@5 of labels seen 1–5/6–20/21–100/more"], rows)
 
 
@@ -252,7 +273,7 @@ def show_cells(sets: Sets) -> str:
     """Mean of P@k of every method in every cell."""
     rows = [
         [
-            data,
+            SETS[data],
             cell,
             *(
                 spread([mean_of(run["precision"]) for run in sets.get(data, method, cell).values()])
@@ -264,37 +285,138 @@ def show_cells(sets: Sets) -> str:
     return table(["", "", *sets.methods], rows)
 
 
-def main() -> None:
-    """Print all tables that the files allow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", type=Path)
-    parser.add_argument("--central", type=Path, nargs="+", required=True)
-    for name in ("alone", "grid", "parts"):
-        parser.add_argument(f"--{name}", type=Path)
-    arguments = parser.parse_args()
-    trees = [json.loads(path.read_text()) for path in arguments.central]
-    central = {data: [tree[data] for tree in trees if data in tree] for data in trees[0]}
-    sets = Sets(read(arguments.sets))
-    parts: list[tuple[str, Callable[[], str]]] = [
-        ("Methods", lambda: show_accuracy(sets, central)),
-        ("At the networks' bytes", lambda: show_equal_bytes(sets, 1.0)),
-        ("At a quarter of them", lambda: show_equal_bytes(sets, 0.25)),
-        ("Bytes to 95 % of the central tree's P@1", lambda: show_bytes_to(sets, central)),
-        ("All figures", lambda: show_details(sets, central)),
-    ]
-    if arguments.alone:
-        parts.append(("Alone and together", lambda: show_alone(read(arguments.alone), sets)))
-    if arguments.grid:
-        grid = Sets(read(arguments.grid))
-        parts += [
-            ("Partitions and clients", lambda: show_cells(grid)),
-            ("The same at equal bytes", lambda: show_equal_bytes(grid, 1.0)),
-            ("At a quarter of them", lambda: show_equal_bytes(grid, 0.25)),
+def show_tuned(tuned: Sets, sets: Sets) -> str:
+    """Networks and FedAvg as the rules size them and as a search did, and tuned ones at equal bytes."""
+    rows, gaps = [], []
+    for data, _ in tuned.places:
+        found = {name: tuned.get(data, f"{name}, tuned") for name in ("networks", "FedAvg")}
+        most = {seed: max(total(runs[seed]) for runs in found.values()) for seed in found["networks"]}
+        gaps.append(
+            [
+                mean_of(ours["test"]) - mean_of(theirs["test"])
+                for seed, sent in most.items()
+                for ours, theirs in [[pick([runs[seed]], sent) for runs in found.values()]]
+                if ours and theirs
+            ]
+        )
+        cells = [
+            spread([mean_of(run["precision"]) for run in runs.values()])
+            for name in ("networks", "FedAvg")
+            for runs in (sets.get(data, name), found[name])
         ]
-    if arguments.parts:
-        parts.append(("Part by part", lambda: show_cells(Sets(read(arguments.parts)))))
-    for title, make in parts:
-        print(f"## {title}\n\n{make()}")
+        sent = [f"{fmean(total(run) for run in runs.values()) / MIB:,.0f}" for runs in found.values()]
+        rows.append([SETS[data], *cells, *sent])
+    rows = [[*row, gap] for row, gap in zip(rows, show_differences(gaps), strict=True)]
+    heads = ["networks", "tuned", "FedAvg", "tuned", "networks, tuned, MiB", "FedAvg, tuned, MiB", "tuned, difference"]
+    return table(["mean of P@1/3/5, %", *heads], rows)
+
+
+def show_changes(changes: Sets) -> str:
+    """What one setting changed does to P@k and to the bytes until the best round."""
+    ((data, _),) = changes.places
+    base = changes.get(data, "as they are")
+    rows, gaps = [], []
+    for method in changes.methods:
+        runs = changes.get(data, method)
+        sent = f"{fmean(total(run) for run in runs.values()) / MIB:,.0f}"
+        precision = "/".join(
+            f"{100 * fmean(run['precision'][k] for run in runs.values()):.1f}" for k in ("1", "3", "5")
+        )
+        rows.append([method, precision, sent])
+        gaps.append([mean_of(runs[seed]["precision"]) - mean_of(base[seed]["precision"]) for seed in runs])
+    rows = [[*row, gap] for row, gap in zip(rows, show_differences(gaps), strict=True)]
+    return table([SETS[data], "P@1/3/5", "MiB to best", "mean of P@k, difference"], rows)
+
+
+def plot(path: Path) -> None:
+    """Draw P@1 on test against all bytes sent, for three data sets."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "fedmlh"
+    import matplotlib.pyplot as plt
+
+    sets, trees, alone = Sets(read("sets")), read_trees(), read("alone")
+    shown = ("EurLex-EuroVoc-titles-4K", "WordNet-hypernyms-9K", "CiteULike-T-46K")
+    figure, panels = plt.subplots(1, len(shown), figsize=(11, 3.6), layout="constrained")
+    for axes, data in zip(panels, shown, strict=True):
+        for method, colour in (("networks", "#1f5fa8"), ("FedAvg", "#c2571a")):
+            for seed, run in sets.get(data, method).items():
+                sent, xs, ys = 0, [], []
+                for entry in run["curve"][: run["best_round"]]:
+                    sent += sum(entry["bytes"])
+                    xs.append(sent / MIB)
+                    ys.append(100 * entry["test"][0])
+                name = {"networks": "FedMLH, in rounds", "FedAvg": "FedAvg"}[method]
+                axes.plot(xs, ys, color=colour, linewidth=1, alpha=0.8, label=None if seed else name)
+        for method, colour, marker in (("one round", "#2a8c4a", "o"), ("recommended", "#111111", "*")):
+            runs = sets.get(data, method).values()
+            place = (fmean(total(run) for run in runs) / MIB, 100 * fmean(run["precision"]["1"] for run in runs))
+            axes.plot(*place, marker, color=colour, markersize=7 if marker == "o" else 11, label=method)
+        each = [client for run in alone if run["job"][0] == data for client in run["clients"].values()]
+        for name, level in (
+            ("central label tree", fmean(tree["precision"]["1"] for tree in trees[data])),
+            ("a client alone", fmean(client["precision"]["1"] for client in each)),
+        ):
+            axes.axhline(100 * level, color="#b0b0b0", linewidth=0.8, linestyle=":")
+            axes.annotate(name, (0, 100 * level), xycoords=("axes fraction", "data"), xytext=(3, 3),
+                          textcoords="offset points", color="#707070", fontsize=7)  # fmt: skip
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_title(SETS[data], fontsize=10, loc="left")
+        axes.set_xlabel("MiB sent, both ways, all clients", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("P@1 on test, %", fontsize=8)
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def make_tables() -> dict[str, str]:
+    """Return all tables by their titles."""
+    trees, sets, tuned = read_trees(), Sets(read("sets")), Sets(read("tuned"))
+    grid, many = Sets(read("grid")), Sets(read("many"))
+    return {
+        "Methods": show_accuracy(sets, trees),
+        "Alone and together": show_alone(read("alone"), sets),
+        "At the networks' bytes": show_equal_bytes(sets, 1.0),
+        "At a quarter of them": show_equal_bytes(sets, 0.25),
+        "Bytes to 95 % of the central tree's P@1": show_bytes_to(sets, trees),
+        "After a search": show_tuned(tuned, sets),
+        "Partitions and clients": show_cells(grid),
+        "1,000 clients": show_cells(many),
+        "The grid at equal bytes": show_equal_bytes(grid, 1.0),
+        "The grid at a quarter of them": show_equal_bytes(grid, 0.25),
+        "Part by part": show_cells(Sets(read("parts"))),
+        "One setting changed": show_changes(Sets(read("changes"))),
+        "All figures": show_details(sets, trees),
+    }
+
+
+def replace_tables(page: str, tables: dict[str, str]) -> str:
+    """Return a page with each table in the place of the one under its title."""
+    for title, shown in tables.items():
+        before, heading, after = page.partition(f"\n## {title}\n")
+        old = re.search(r"(^\|.*\n)+", after, re.MULTILINE)
+        if not heading or not old:
+            raise SystemExit(f"the page has no table under '{title}'")
+        page = before + heading + after[: old.start()] + shown + after[old.end() :]
+    return page
+
+
+def main() -> None:
+    """Print all tables, write them into a page, or draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    if arguments.plot:
+        plot(arguments.plot)
+    if arguments.page:
+        arguments.page.write_text(replace_tables(arguments.page.read_text(), make_tables()))
+    if not arguments.plot and not arguments.page:
+        print("\n".join(f"## {title}\n\n{shown}" for title, shown in make_tables().items()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One round on several data sets: accuracy, bytes, and that neither the partition nor the clients change the model.
 
 python experiments/one_round.py OUT.json DATA_FOLDER... [--device cuda] [--jobs 4]
-python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json [--corrected]
+python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json
 
 λ and the power of counts are chosen on validation; nothing else is set. The same with points rounded to 12 bits.
 """
@@ -31,15 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "K 100, iid": {"num_clients": 100, "partition": "iid"},
     "K 100, Dirichlet 0.05": {"num_clients": 100, "partition": "dirichlet", "dirichlet_alpha": 0.05},
     "K 10, iid, 12 bits": {"num_clients": 10, "partition": "iid", "point_bits": 12},
-    "K 10, iid, corrected": {"num_clients": 10, "partition": "iid", "correct": 40},
-    "K 10, iid, corrected, 16 MiB": {"num_clients": 10, "partition": "iid", "correct": 40, "budget_mib": 16.0},
 }
 #: Of these the weights are the same.
 ALIKE = [variant for variant in VARIANTS if "bits" not in variant]
 _KEPT = (
     *("precision", "precision_infrequent", "psp", "validation", "bytes_up", "bytes_down", "seconds_per_round"),
     *("peak_memory_bytes", "ridge", "count_power", "slots", "delivered", "kept", "model_bytes"),
-    *("best_round", "rounds", "bytes_up_to_best", "bytes_down_to_best", "correction"),
 )
 
 
@@ -102,29 +99,6 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def show_corrected(result: dict[str, Any], central: dict[str, Any]) -> str:
-    """Write the table of what networks add."""
-    heads = ["", "alone, mean", "MiB", "corrected, P@1/3/5", "mean", "MiB", "weight", "16 MiB, P@1/3/5", "mean", "MiB"]
-    rows = [[*heads, "weight", "central PLT, mean"], ["---"] * (len(heads) + 2)]
-    for name, entry in result.items():
-        runs = {run["variant"]: run for run in entry["runs"]}
-        first = runs["K 10, iid"]
-        row = [name, f"{_mean(first['precision']):.2f}", _both_ways(first)]
-        for variant in ("K 10, iid, corrected", "K 10, iid, corrected, 16 MiB"):
-            run = runs.get(variant)
-            cells = ["–"] * 4
-            if run is not None:
-                weight = f"{run['correction']['weight']:g}"
-                cells = [_triple(run["precision"]), f"{_mean(run['precision']):.2f}", _both_ways(run), weight]
-            row += cells
-        rows.append([*row, f"{_mean(central[name]['precision']):.2f}"])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _both_ways(run: dict[str, Any]) -> str:
-    return f"{(run['bytes_up'] + run['bytes_down']) / 2**20:.0f}"
-
-
 def _triple(precision: dict[str, float]) -> str:
     return "/".join(f"{100 * value:.1f}" for value in precision.values())
 
@@ -144,11 +118,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--central", type=Path)
-    parser.add_argument("--corrected", action="store_true", help="show what networks add")
     arguments = parser.parse_args()
     if arguments.table:
-        table = show_corrected if arguments.corrected else show
-        print(table(json.loads(arguments.table.read_text()), json.loads(arguments.central.read_text())))
+        print(show(json.loads(arguments.table.read_text()), json.loads(arguments.central.read_text())))
         return
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
