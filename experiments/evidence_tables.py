@@ -124,6 +124,21 @@ class Sets:
         return self.runs.get((data, cell, method), {})
 
 
+def show_headline(sets: Sets, alone: list[Run], central: dict[str, list[Run]]) -> str:
+    """What a user gets, in one table."""
+    rows = []
+    for data, name in SETS.items():
+        clients = [client for run in alone if run["job"][0] == data for client in run["clients"].values()]
+        columns = [
+            clients,
+            *(list(sets.get(data, method).values()) for method in ("FedAvg", "networks", "recommended")),
+            central[data],
+        ]
+        rows.append([name, *(f"{fmean(mean_of(run['precision']) for run in runs):.1f}" for runs in columns)])
+    heads = ["a client alone", "FedAvg", "FedMLH, in rounds", "`recommended`", "all points in one place (label tree)"]
+    return table(["mean of P@1, P@3, P@5", *heads], rows)
+
+
 def show_accuracy(sets: Sets, central: dict[str, list[Run]]) -> str:
     """Every method at its best round, beside the central tree."""
     rows = []
@@ -375,11 +390,12 @@ def plot(path: Path) -> None:
 
 def make_tables() -> dict[str, str]:
     """Return all tables by their titles."""
-    trees, sets, tuned = read_trees(), Sets(read("sets")), Sets(read("tuned"))
+    trees, sets, alone, tuned = read_trees(), Sets(read("sets")), read("alone"), Sets(read("tuned"))
     grid, many = Sets(read("grid")), Sets(read("many"))
     return {
+        "In short": show_headline(sets, alone, trees),
         "Methods": show_accuracy(sets, trees),
-        "Alone and together": show_alone(read("alone"), sets),
+        "Alone and together": show_alone(alone, sets),
         "At the networks' bytes": show_equal_bytes(sets, 1.0),
         "At a quarter of them": show_equal_bytes(sets, 0.25),
         "Bytes to 95 % of the central tree's P@1": show_bytes_to(sets, trees),

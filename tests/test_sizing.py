@@ -82,7 +82,7 @@ def test_a_little_more_budget_changes_the_sizes_a_little(shape):
     budgets = [0.6 * 1.03**step for step in range(170)]  # to 89 MiB
     chosen = [choose_sizes(RECOMMENDED.replace(budget_mib=budget), shape)[0] for budget in budgets]
     for small, large in pairwise(chosen):
-        assert large.num_tables - small.num_tables in (0, 1)
+        assert small.num_tables <= large.num_tables <= 1.13 * small.num_tables
         for name in ("num_buckets", "feature_dim", "learning_rate", "learning_rate_decay"):
             assert getattr(large, name) == pytest.approx(getattr(small, name), rel=0.08)
         assert large.hidden_sizes[0] == pytest.approx(small.hidden_sizes[0], rel=0.15, abs=1)
@@ -95,7 +95,7 @@ def test_a_little_more_budget_changes_the_sizes_a_little(shape):
 def test_a_little_more_data_changes_the_sizes_a_little(shape, name):
     more = replace(shape, **{name: type(getattr(shape, name))(1.03 * getattr(shape, name))})
     one, two = (choose_sizes(RECOMMENDED, data)[0] for data in (shape, more))
-    assert two.num_tables - one.num_tables in (0, 1)
+    assert two.num_tables == pytest.approx(one.num_tables, rel=0.13)
     for field in ("num_buckets", "feature_dim", "learning_rate", "learning_rate_decay"):
         assert getattr(two, field) == pytest.approx(getattr(one, field), rel=0.08)
     assert two.loss_tau == pytest.approx(one.loss_tau, abs=0.05)
@@ -180,7 +180,7 @@ def test_a_run_says_what_it_chose_and_resumes_with_it(tmp_path):
     assert any("tables of" in line for line in told)
     stored = Config.load(tmp_path / "run" / "config.toml")
     assert stored.sizes == "given"
-    assert stored.num_tables == 8
+    assert stored.num_tables == 32
     run(config.replace(rounds=2), open_dataset(config), tmp_path / "run", resume=True)
 
 

@@ -5,8 +5,8 @@
 
 A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
 width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`,
-`alone` and `knee` try rules as such (sizing.Rule), one number of the rules changed at a time. leave_one_out.py shows
-what the rules would cost a set that they were not fitted on.
+`alone`, `knee` and `tables` try rules as such (sizing.Rule), one number of the rules changed at a time.
+leave_one_out.py shows what the rules would cost a set that they were not fitted on.
 
 All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run is added to OUT.jsonl as it ends, and what the file
 already holds is not run again. Figures of the test part are dropped unread.
@@ -174,6 +174,7 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         algorithm="fedavg",
     ),
     "knee": _vary({"least_budget": (2 << 20, 8 << 20, 16 << 20)}, {}),
+    "tables": _vary({"width_share": (10.0, 0.5, 0.12)}, {}),
     "shapes": [replace(shape, tau=tau) for tau, shape in product((0.5, 0.0, 1.0), SHAPES)],
     "changes": [replace(HASHED, **change) for change in CHANGES],
     "budgets": [

@@ -73,6 +73,9 @@ class Rule:
     mib_per_table: float = 3.0
     least_tables: int = 8
     most_tables: int = 16
+    #: More of them, up to a limit, while the hidden layer stays as wide as this share of the outputs.
+    width_share: float = 0.25
+    most_narrow_tables: int = 32
     #: Adam's learning rate in the first round: so much by the root of the width. It halves in so many steps of a
     #: client, and does not fall by more than a factor from round to round.
     rate: float = 0.14
@@ -95,7 +98,7 @@ class Rule:
         return self.bytes_per_cell * shape.features * math.sqrt(shape.labels)
 
     def tables(self, budget: int) -> int:
-        """Return R."""
+        """Return R where labels are many."""
         return min(self.most_tables, max(self.least_tables, round(budget / 2**20 / self.mib_per_table)))
 
     def buckets(self, shape: Shape, numbers: int) -> int:
@@ -155,12 +158,22 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
     budget = int(config.budget_mib * 2**20) or rule.budget(shape)
     alone = config.algorithm == "fedavg"
 
-    def fit(budget: int) -> tuple[int, int, int, int]:
-        tables = 1 if alone else rule.tables(budget)
+    def fit_tables(budget: int, tables: int) -> tuple[int, int, int, int]:
         numbers = numbers_within(budget, tables)
         identity = alone or config.label_map == "identity"
         outputs = shape.labels if identity else rule.buckets(shape, numbers)
         return tables, outputs, *rule.fit(shape, numbers, outputs, whole=config.feature_map == "none", alone=alone)
+
+    def fit(budget: int) -> tuple[int, int, int, int]:
+        if alone:
+            return fit_tables(budget, 1)
+        found = fit_tables(budget, rule.tables(budget))
+        for tables in range(found[0] + 1, rule.most_narrow_tables + 1):
+            more = fit_tables(budget, tables)
+            if more[-1] < rule.width_share * more[1]:
+                break
+            found = more
+        return found
 
     tables, outputs, inputs, width = fit(budget)
     if width < NARROWEST:
