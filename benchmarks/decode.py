@@ -30,7 +30,7 @@ from torch import Tensor
 import fedmlh
 from fedmlh.model.decode import label_scores
 from fedmlh.model.decoder import Decoder
-from fedmlh.model.losses import LOSSES
+from fedmlh.model.losses import find_loss
 from fedmlh.model.stack import forward_sparse
 
 K = 5
@@ -63,7 +63,7 @@ def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
     buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets)
     with torch.no_grad():
         logits = forward_sparse(bundle.task.stack.views(bundle.weights), tuple(x[:1024] for x in features))
-        return buckets, LOSSES[bundle.task.config.loss].log_likelihood(logits), bundle.task.stack.num_outputs
+        return buckets, find_loss(bundle.task.config.loss).log_likelihood(logits), bundle.task.stack.num_outputs
 
 
 def by_torch(scores: Tensor, buckets: Tensor) -> None:

@@ -691,7 +691,8 @@ def test_attack_18_more_clients_than_points_are_refused_before_they_take_memory(
 @needs_proc
 @pytest.mark.parametrize("partition", ["dirichlet", "paper-text"])
 def test_attack_18_many_clients_take_memory_by_their_number_not_by_clients_times_points(partition: str) -> None:
-    action = "len(fit_partition(sys.argv[1], train, 15_000, generator(0, 'x'))(train, generator(0, 'y')))"
+    config = "Config(partition=sys.argv[1], num_clients=15_000)"
+    action = f"len(fit_partition({config}, train, generator(0, 'x'))(train, generator(0, 'y')))"
     grown, said, made = probe(DIVIDE, action, partition)
     assert (said, made) == ("", 15_000)
     assert grown < 80
@@ -702,6 +703,7 @@ def test_attack_18_many_clients_take_memory_by_their_number_not_by_clients_times
 def test_attack_18_partitions_are_those_of_their_plain_rules(
     clients: int, alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from fedmlh.config import Config
     from fedmlh.data import partition
     from fedmlh.data.dataset import Split
     from fedmlh.data.partition import fit_partition
@@ -734,7 +736,9 @@ def test_attack_18_partitions_are_those_of_their_plain_rules(
         return [np.flatnonzero(rows) for rows in belongs]
 
     for name, plain in (("dirichlet", plain_dirichlet), ("paper-text", plain_text)):
-        fitted = fit_partition(name, train, clients, generator(0, "x"), dirichlet_alpha=alpha, frequent_threshold=0.04)
+        config = Config(partition=name, num_clients=clients, clients_per_round=1)
+        config = config.replace(dirichlet_alpha=alpha, frequent_threshold=0.04)
+        fitted = fit_partition(config, train, generator(0, "x"))
         for _ in range(2):  # a rule may be applied again
             given = fitted(train, generator(0, "y"))
             assert len(given) == clients

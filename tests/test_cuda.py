@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, random_array
 
-from fedmlh.model.losses import LOSSES
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, train_plain
+from fedmlh.parts import OWN
 
 pytest.importorskip("triton", reason="the GPU's kernels need triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -70,7 +70,7 @@ def together_and_alone(maps, hidden, recipe, *, corrected=False):
             yield model, trained, loss, *train_plain(stack, model, shard.features, shard.buckets, order, recipe, extra)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OWN["loss"])
 @pytest.mark.parametrize("hidden", [(), (7,), (20, 9)])
 @pytest.mark.parametrize("maps", [1, 2])
 def test_sgd_agrees_within_rounding(loss, hidden, maps):
@@ -80,7 +80,7 @@ def test_sgd_agrees_within_rounding(loss, hidden, maps):
         assert mean == pytest.approx(plain_mean, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OWN["loss"])
 def test_adam_agrees_but_for_what_it_amplifies(loss):
     rate = 1e-3
     for start, trained, mean, plain, plain_mean in together_and_alone(1, (20, 9), Recipe(loss, "adam", rate, 3, 8)):

@@ -13,10 +13,10 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from fedmlh.model import training
-from fedmlh.model.losses import LOSSES
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, draw_orders, train, train_plain
+from fedmlh.parts import OWN
 
 pytest.importorskip("numba", reason="the compiled loop needs numba")
 from fedmlh.model.kernels import training as kernels
@@ -61,7 +61,7 @@ def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3, tie=({
     return start, *results
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OWN["loss"])
 @pytest.mark.parametrize("hidden", [(), (7,), (16, 9), (8, 8, 8)])
 @pytest.mark.parametrize("maps", [1, 3])
 @pytest.mark.parametrize("batch_size", [8, 1000])
@@ -74,7 +74,7 @@ def test_sgd_agrees_within_rounding(loss, hidden, maps, batch_size):
     assert fast[1] == pytest.approx(plain[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OWN["loss"])
 @pytest.mark.parametrize("hidden", [(), (7,), (16, 9)])
 @pytest.mark.parametrize("maps", [1, 3])
 def test_adam_agrees_but_for_what_it_amplifies(loss, hidden, maps):

@@ -23,10 +23,11 @@ from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Task
 from fedmlh.model import training
-from fedmlh.model.losses import LOSSES
+from fedmlh.model.losses import find_loss
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 from fedmlh.model.training import Shard, draw_orders, full_gradient, train
+from fedmlh.parts import OWN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -216,17 +217,17 @@ def test_a_model_that_says_nothing_is_calibrated_under_balanced_bce(points):
 @pytest.mark.parametrize(("count", "points"), [(0, 0), (0, 9), (9, 9)], ids=["no point", "no label", "all labels"])
 @pytest.mark.parametrize("base", ["bce", "softmax"])
 def test_frequencies_at_the_ends_are_finite(base, count, points):
-    known = LOSSES[f"balanced-{base}"].known
+    known = find_loss(f"balanced-{base}").known
     assert np.isfinite(known(np.full((2, P), count), points)).all()
 
 
 @pytest.mark.parametrize("base", ["bce", "softmax"])
 def test_prediction_does_not_see_the_frequencies(base):
     logits = torch.randn(2, 3, 4)
-    assert torch.equal(LOSSES[f"balanced-{base}"].log_likelihood(logits), LOSSES[base].log_likelihood(logits))
+    assert torch.equal(find_loss(f"balanced-{base}").log_likelihood(logits), find_loss(base).log_likelihood(logits))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OWN["loss"])
 @pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
 def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
     monkeypatch.setattr(training, "compiled", compiled)
@@ -234,7 +235,7 @@ def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
     start = stack.initial(4)
     exact = start.double().requires_grad_()
     logits = forward(stack.views(exact), torch.from_numpy(shard.features[0].toarray())[None].double())
-    LOSSES[loss].value(logits, training._positives(shard.buckets, 0, len(shard), CPU)).backward()
+    find_loss(loss).value(logits, training._positives(shard.buckets, 0, len(shard), CPU)).backward()
     got = full_gradient(stack, start, shard, recipe)
     torch.testing.assert_close(got, exact.grad.float(), rtol=1e-4, atol=1e-8)
     assert got.norm() > 0.01

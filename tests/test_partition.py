@@ -47,7 +47,8 @@ def held_out(division):
 def assign(name, split, num_clients=K, seed=0, other=None, **options):
     """Rows of each client: the rule is fitted on `split` and applied to it, or to `other`."""
     rng = np.random.default_rng(seed)
-    rule = fit_partition(name, split, num_clients, rng, **options)
+    config = Config(partition=name, num_clients=num_clients, clients_per_round=1, **options)
+    rule = fit_partition(config, split, rng)
     return rule(split if other is None else other, rng)
 
 

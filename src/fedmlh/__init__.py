@@ -12,16 +12,24 @@ if TYPE_CHECKING:
     from fedmlh.data.synthetic import synthesize as synthesize
     from fedmlh.engines.simulation import run as run
     from fedmlh.errors import UserError as UserError
+    from fedmlh.model.losses import Loss as Loss
+    from fedmlh.model.losses import Positives as Positives
+    from fedmlh.parts import load_parts as load_parts
+    from fedmlh.parts import register as register
     from fedmlh.serving.predictor import Model as Model
 
 _PUBLIC = {
     "Config": "fedmlh.config",
     "Dataset": "fedmlh.data.dataset",
     "Labels": "fedmlh.data.dataset",
+    "Loss": "fedmlh.model.losses",
     "Model": "fedmlh.serving.predictor",
+    "Positives": "fedmlh.model.losses",
     "Split": "fedmlh.data.dataset",
     "UserError": "fedmlh.errors",
     "load": "fedmlh.data.formats",
+    "load_parts": "fedmlh.parts",
+    "register": "fedmlh.parts",
     "run": "fedmlh.engines.simulation",
     "synthesize": "fedmlh.data.synthetic",
 }

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from fedmlh.display import is_printable
 from fedmlh.errors import UserError
+from fedmlh.parts import check, find_foreign
 from fedmlh.untrusted import MOST_TOML, read_text
 
 #: Points, features or labels of the built-in set: more than the largest public one has.
@@ -27,10 +28,21 @@ _MAX_LOG_POINTS = 42
 
 
 def option(
-    default: Any, why: str, *, at_least: float | None = None, at_most: float | None = None, count: int = _MAX_TABLES
+    default: Any,
+    why: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    count: int = _MAX_TABLES,
+    part: str = "",
+    also: tuple[str, ...] = (),
 ) -> Any:
-    """A field with the line that explains it, the range it must lie in, and how many numbers a list may have."""
-    return field(default=default, metadata={"help": why, "at_least": at_least, "at_most": at_most, "count": count})
+    """Return a field: the line that explains it, its range, how many numbers a list may have, or the kind of part.
+
+    `also`: words that may stand in place of a part's name.
+    """
+    limits = {"at_least": at_least, "at_most": at_most, "count": count}
+    return field(default=default, metadata={"help": why, "part": part, "also": also, **limits})
 
 
 class CodecName(NamedTuple):
@@ -85,8 +97,11 @@ class Config:
     synthetic_features: int = option(5000, "built-in set: features d", at_least=10, at_most=MAX_SYNTHETIC)
     synthetic_labels: int = option(2000, "built-in set: labels p", at_least=10, at_most=MAX_SYNTHETIC)
 
-    partition: Literal["paper-code", "paper-text", "iid", "dirichlet", "folder", "auto"] = option(
-        "paper-code", "how training points reach clients; auto: by site folder where the data has them, else dirichlet"
+    partition: str = option(
+        "paper-code",
+        "how training points reach clients; auto: by site folder where the data has them, else dirichlet",
+        part="partition",
+        also=("auto",),
     )
     dirichlet_alpha: float = option(0.3, "partition dirichlet: smaller is more skewed", at_least=1e-3, at_most=1e6)
     pooled: bool = option(
@@ -126,9 +141,7 @@ class Config:
     clip: Literal["auto", "off"] = option(
         "auto", "auto: an update much longer than others were is scaled down to a bound, which follows from the run"
     )
-    server_optimizer: Literal["average", "momentum", "adam", "yogi", "adagrad", "fedexp"] = option(
-        "average", "what the server makes of the average change"
-    )
+    server_optimizer: str = option("average", "what the server makes of the average change", part="server optimizer")
     server_learning_rate: float = option(
         1.0, "the server's step; adam, yogi and adagrad want less", at_least=0, at_most=1e6
     )
@@ -161,8 +174,8 @@ class Config:
         at_least=0,
         at_most=2**20,
     )
-    label_map: Literal["murmur3", "universal", "balanced", "identity"] = option(
-        "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly"
+    label_map: str = option(
+        "murmur3", "hash family of the labels; balanced: a seeded permutation, dealt out evenly", part="label map"
     )
     label_key: Literal["id", "name"] = option("id", "what is hashed: the label's number or its catalogue key")
     label_seeds: str | tuple[int, ...] = option("drawn", "drawn (from seed), paper (table r uses r), or a list")
@@ -215,8 +228,10 @@ class Config:
     hidden_sizes: tuple[int, ...] = option(
         (150, 150), "widths of the hidden layers", at_least=1, at_most=2**20, count=32
     )
-    loss: Literal["bce", "softmax", "balanced-bce", "balanced-softmax"] = option(
-        "bce", "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often"
+    loss: str = option(
+        "bce",
+        "over buckets; softmax: targets normalised to sum 1; balanced: less for buckets a client sees often",
+        part="loss",
     )
     output_bias: Literal["random", "rare"] = option(
         "random", "how the output layer starts; rare: each bucket at odds of 1 to B, so that bce need not learn that"
@@ -467,7 +482,19 @@ class Config:
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
             raise UserError(f"{source} is not valid TOML: {error}") from None
+        _check_parts(values.pop("parts", {}), source)
         return cls.from_mapping(values, source)
+
+    @property
+    def foreign(self) -> dict[str, dict[str, str]]:
+        """The parts that are not fedmlh's own: by setting their name, origin and hash."""
+        found = {}
+        for entry in dataclasses.fields(self):
+            name = getattr(self, entry.name)
+            part = find_foreign(entry.metadata["part"], name) if entry.metadata["part"] else None
+            if part is not None:
+                found[entry.name] = {"name": name, "origin": part.origin, "sha256": part.sha256}
+        return found
 
     def to_toml(self) -> str:
         """Every field with its explanation; loading the text gives an equal config."""
@@ -476,6 +503,9 @@ class Config:
             # JSON's numbers, booleans, arrays and, without control characters, strings are valid TOML.
             value = json.dumps(getattr(self, entry.name), ensure_ascii=False)
             lines += [f"# {entry.metadata['help']}", f"{entry.name} = {value}"]
+        for setting, part in self.foreign.items():
+            lines += ["", "# not one of fedmlh's own: --parts loads the file", f"[parts.{setting}]"]
+            lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in part.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -509,12 +539,31 @@ def _as_dict(config: Config) -> dict[str, Any]:
     return {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
 
 
+def _check_parts(recorded: Any, source: str) -> None:
+    """Refuse a config whose foreign parts are not loaded, or are others than those that it was written with."""
+    kinds = {entry.name: entry.metadata["part"] for entry in dataclasses.fields(Config) if entry.metadata["part"]}
+    for setting, part in recorded.items() if isinstance(recorded, dict) else [("", None)]:
+        if setting not in kinds or not isinstance(part, dict) or part.keys() != {"name", "origin", "sha256"}:
+            raise UserError(f"{source}: the table [parts] is not one that fedmlh has written")
+        kind, (name, origin, sha256) = kinds[setting], (f"{part[key]:.80}" for key in ("name", "origin", "sha256"))
+        found = find_foreign(kind, name)
+        if found is None:
+            raise UserError(f"{source}: the {kind} '{name}' comes from {origin}: load it with --parts {origin}")
+        if found.sha256 != sha256:
+            raise UserError(
+                f"{source}: the {kind} '{name}' of {found.origin} is not the one of {origin} that was used before "
+                f"(SHA-256 {found.sha256[:12]}…, not {sha256[:12]}…): load the file of that time with --parts"
+            )
+
+
 _HINTS: dict[str, Any] = get_type_hints(Config)
 
 
 def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     """The value in the field's own type and range, or a sentence that says what it should be."""
     hint, name = _HINTS[entry.name], entry.name
+    if entry.metadata["part"]:
+        return _named(entry, value)
     if get_origin(hint) is Literal:
         if value not in get_args(hint) or not isinstance(value, str):
             raise UserError(f"{name} is {_show(value)}: choose one of {', '.join(get_args(hint))}")
@@ -538,6 +587,16 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     if len(value) > entry.metadata["count"]:
         raise UserError(f"{name} is a list of {len(value):,} numbers: it may have {entry.metadata['count']:,}")
     return tuple(_number(entry, part, whole=True) for part in value)
+
+
+def _named(entry: "dataclasses.Field[Any]", value: Any) -> str:
+    """Return the name of a part that there is."""
+    if isinstance(value, str) and value in entry.metadata["also"]:
+        return value
+    try:
+        return check(entry.metadata["part"], value, entry.metadata["also"])
+    except ValueError as error:
+        raise UserError(f"{entry.name} is {_show(value)}: {error}") from None
 
 
 _LARGEST = 2**53

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import check_target
+from fedmlh.cli.options import PartsOption, check_target
 from fedmlh.cli.terminal import console, errors, open_data, print_json
 from fedmlh.errors import UserError
 
@@ -16,6 +16,7 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
     data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print all metrics as JSON")] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Measure a trained model on the test part of a data set."""
     from fedmlh.serving.predictor import Model
@@ -49,6 +50,7 @@ def predict(
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
     out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Label points or text with a trained model."""
     from fedmlh.data.formats import read_points

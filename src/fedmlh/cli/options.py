@@ -8,6 +8,7 @@ import typer
 
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
+from fedmlh.parts import load_parts
 from fedmlh.sizing import SIZED
 
 ConfigArgument = Annotated[
@@ -17,6 +18,24 @@ RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds a
 SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
+
+
+def _load_all(files: list[Path] | None) -> list[Path] | None:
+    for file in files or []:
+        load_parts(file)
+    return files
+
+
+PartsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--parts",
+        metavar="FILE.py",
+        callback=_load_all,
+        is_eager=True,
+        help="Python file that registers parts of your own; it is executed",
+    ),
+]
 FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from fedmlh.cli.options import (
     ConfigArgument,
     DeviceOption,
+    PartsOption,
     RoundsOption,
     SeedOption,
     SetOption,
@@ -51,6 +52,7 @@ def run(
     ray_address: Annotated[
         str | None, typer.Option(help="address of the Ray cluster; without it one is started on this machine")
     ] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Train one model federatedly and measure it."""
     from fedmlh.runs.folder import RunFolder
@@ -86,6 +88,7 @@ def compare(
     out: OutOption = None,
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
+    parts: PartsOption = None,
 ) -> None:
     """Train FedMLH and FedAvg, or any number of set-ups, on the same points and seeds, and set them side by side."""
     from fedmlh.runs.methods import Plan
@@ -116,6 +119,7 @@ def replay(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run folder with its participation.jsonl")],
     data: Annotated[Path | None, typer.Option(help="data folder; without it the data of the run")] = None,
     out: Annotated[Path | None, typer.Option(help="folder to write; without it RUN-replay")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
     from fedmlh.engines.replay import read_log

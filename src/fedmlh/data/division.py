@@ -47,14 +47,7 @@ def divide(train: Split, config: Config) -> Division:
         )
     validation, fit = train.take(np.sort(order[:cut])), train.take(np.sort(order[cut:]))
     rng = generator(config.seed, "partition")
-    assign = fit_partition(
-        config.partition,
-        fit,
-        config.num_clients,
-        rng,
-        frequent_threshold=config.frequent_threshold,
-        dirichlet_alpha=config.dirichlet_alpha,
-    )
+    assign = fit_partition(config, fit, rng)
     public = _draw_shared(len(fit), config)
     own = (np.setdiff1d(rows, public) if len(public) else rows for rows in assign(fit, rng))
     dealt = {client: rows for client, rows in enumerate(own) if len(rows)}

@@ -10,8 +10,10 @@ from copy import deepcopy
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from fedmlh.config import Config
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
+from fedmlh.parts import find, register
 
 #: Points to one array of row numbers a client.
 Assign = Callable[[Split, np.random.Generator], list[np.ndarray]]
@@ -20,37 +22,22 @@ Assign = Callable[[Split, np.random.Generator], list[np.ndarray]]
 BLOCK_NUMBERS = 1 << 20
 
 
-def fit_partition(
-    name: str,
-    train: Split,
-    num_clients: int,
-    rng: np.random.Generator,
-    *,
-    frequent_threshold: float = 0.01,
-    dirichlet_alpha: float = 0.3,
-) -> Assign:
-    """The rule of that name, fitted on the training points."""
-    counts = _label_counts(train.Y)
-    if name == "paper-code":
-        if len(counts) < num_clients:
-            raise UserError(
-                f"partition 'paper-code' gives each client a label, but {num_clients} clients (num_clients) are more "
-                f"than the {len(counts)} labels: use fewer clients or another partition"
-            )
-        return _top_labels(np.argsort(-counts, kind="stable")[:num_clients], num_clients)
-    if name == "paper-text":
-        # Divided, not multiplied: the share of a label is what the metrics compare with the threshold, too.
-        frequent = np.flatnonzero(counts / max(len(train), 1) >= frequent_threshold)
-        return _frequent_labels(frequent, rng.integers(0, num_clients, len(frequent)), num_clients)
-    if name == "iid":
-        return lambda split, rng: _deal(rng.permutation(len(split)), num_clients)
-    if name == "dirichlet":
-        return _dirichlet(counts, dirichlet_alpha, num_clients, rng)
-    return lambda split, rng: _group(np.asarray(split.sites), num_clients)
+def fit_partition(config: Config, train: Split, rng: np.random.Generator) -> Assign:
+    """Return the config's rule, fitted on the training points."""
+    assign: Assign = find("partition", config.partition)(train, config, rng)
+    return assign
 
 
-def _top_labels(labels: np.ndarray, num_clients: int) -> Assign:
-    """The research code's rule: one of the most frequent labels a client, filled up or cut to ⌊n/K⌋ points."""
+@register("partition", "paper-code")
+def _fit_top_labels(train: Split, config: Config, rng: np.random.Generator) -> Assign:
+    """Follow the research code: one of the most frequent labels per client, filled up or cut to ⌊n/K⌋ points."""
+    num_clients, counts = config.num_clients, _label_counts(train.Y)
+    if len(counts) < num_clients:
+        raise UserError(
+            f"partition 'paper-code' gives each client a label, but {num_clients} clients (num_clients) are more "
+            f"than the {len(counts)} labels: use fewer clients or another partition"
+        )
+    labels = np.argsort(-counts, kind="stable")[:num_clients]
 
     def assign(split: Split, rng: np.random.Generator) -> list[np.ndarray]:
         size, by_label = len(split) // num_clients, split.Y.tocsc()
@@ -68,9 +55,16 @@ def _top_labels(labels: np.ndarray, num_clients: int) -> Assign:
     return assign
 
 
-def _frequent_labels(labels: np.ndarray, owners: np.ndarray, num_clients: int) -> Assign:
-    """The paper text's rule: all points of a frequent label go to its client, so a point may go to several; the
-    rest, of which the text says nothing, is dealt out at random."""
+@register("partition", "paper-text")
+def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator) -> Assign:
+    """Follow the paper's text: all points of a frequent label go to its client, so a point may go to several.
+
+    The rest, of which the text says nothing, is dealt out at random.
+    """
+    num_clients = config.num_clients
+    # Divided, not multiplied: the share of a label is what the metrics compare with the threshold, too.
+    labels = np.flatnonzero(_label_counts(train.Y) / max(len(train), 1) >= config.frequent_threshold)
+    owners = rng.integers(0, num_clients, len(labels))
 
     def assign(split: Split, rng: np.random.Generator) -> list[np.ndarray]:
         by_label = split.Y.tocsc()
@@ -86,12 +80,26 @@ def _frequent_labels(labels: np.ndarray, owners: np.ndarray, num_clients: int) -
     return assign
 
 
-def _dirichlet(counts: np.ndarray, alpha: float, num_clients: int, rng: np.random.Generator) -> Assign:
-    """Each label spreads over clients by its own Dirichlet draw; a point follows its most frequent label.
+@register("partition", "iid")
+def _fit_iid(train: Split, config: Config, rng: np.random.Generator) -> Assign:
+    """Deal points out at random."""
+    return lambda split, rng: _deal(rng.permutation(len(split)), config.num_clients)
+
+
+@register("partition", "folder")
+def _fit_folder(train: Split, config: Config, rng: np.random.Generator) -> Assign:
+    """Give each client the points of its site folder."""
+    return lambda split, rng: _group(np.asarray(split.sites), config.num_clients)
+
+
+@register("partition", "dirichlet")
+def _fit_dirichlet(train: Split, config: Config, rng: np.random.Generator) -> Assign:
+    """Spread each label over clients by a Dirichlet draw of its own; a point follows its most frequent label.
 
     Draws for p labels and K clients would fill p · K numbers. They are made again where they are needed, from the same
     place of the generator.
     """
+    counts, alpha, num_clients = _label_counts(train.Y), config.dirichlet_alpha, config.num_clients
     start = deepcopy(rng)
     for _ in _draw_shares(rng, len(counts), alpha, num_clients):
         pass

@@ -18,6 +18,7 @@ from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.messages import Rejected, name_failure
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.model.losses import find_loss
 from fedmlh.model.threads import one_thread
 
 
@@ -110,7 +111,7 @@ class LocalClients:
 
 def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device: torch.device) -> Trainer | None:
     """What trains them all at once, on a GPU; else None."""
-    if device.type != "cuda":
+    if device.type != "cuda" or not find_loss(task.config.loss).kernel:
         return None
     try:
         from fedmlh.model.kernels.cuda import CudaTrainer

@@ -16,6 +16,7 @@ from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import GivenUp, Server
 from fedmlh.federated.tally import Outbox, Tally
+from fedmlh.model.losses import find_loss
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import summarize
@@ -97,6 +98,8 @@ def conduct(
     for problem in problems:
         tell(problem)
     tell_notes(dataset, tell)
+    if not find_loss(task.config.loss).kernel:
+        tell(f"the loss '{task.config.loss}' has no compiled loop: clients train in plain torch, which takes longer")
 
     def write(progress: Progress) -> None:
         folder.write_metrics(progress.history)

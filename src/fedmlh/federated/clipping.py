@@ -18,6 +18,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.task import Task
+from fedmlh.model.losses import find_loss
 
 #: A step may be this many times as long as the usual one. Nearly all honest ones stay below that.
 SLACK = 2.0
@@ -106,8 +107,7 @@ def _usual(recent: tuple[float, ...], first: float) -> float:
 def _gradient_length(task: Task) -> float:
     """Return the longest gradient that is plausible at the first model, as a root-mean-square value."""
     stack = task.stack
-    # By the outputs of a table, softmax has a derivative of length √2 at most; bce, a mean over buckets, one of 1/√B.
-    by_outputs = math.sqrt(2) if task.recipe.softmax else 1 / math.sqrt(stack.num_outputs)
+    by_outputs = find_loss(task.recipe.loss).steepest(stack.num_outputs)
     return _GRADIENT_SLACK * by_outputs * math.sqrt(stack.num_tables / stack.num_parameters)
 
 

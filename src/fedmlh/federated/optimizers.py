@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmlh.config import Config
 from fedmlh.federated.aggregate import square_length
+from fedmlh.parts import find, register
 
 #: Named vectors [P] that a server keeps from round to round.
 Vectors = Mapping[str, Tensor]
@@ -27,17 +28,20 @@ class Change:
     count: int
 
 
+@register("server optimizer", "average")
 def average(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
     """FedAvg: the model moves by the average change (times the server's step size)."""
     return torch.add(model, change.mean, alpha=config.server_learning_rate), {}
 
 
+@register("server optimizer", "momentum")
 def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
     """FedAvgM (Hsu et al. 2019): a running sum of changes that fades by β1 a round."""
     m = change.mean + config.server_momentum * kept["m"] if kept else change.mean.clone()
     return torch.add(model, m, alpha=config.server_learning_rate), {"m": m}
 
 
+@register("server optimizer", "fedexp")
 def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
     """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1.
 
@@ -73,11 +77,12 @@ def _adagrad(config: Config, v: Tensor, square: Tensor) -> Tensor:
 
 
 Step = Callable[[Config, Tensor, Change, Vectors], tuple[Tensor, Vectors]]
-OPTIMIZERS: dict[str, Step] = {
-    "average": average,
-    "momentum": momentum,
-    "fedexp": fedexp,
-    "adam": _adaptive(_adam),
-    "yogi": _adaptive(_yogi),
-    "adagrad": _adaptive(_adagrad),
-}
+
+for _second, _of in (("adam", _adam), ("yogi", _yogi), ("adagrad", _adagrad)):
+    register("server optimizer", _second, _adaptive(_of))
+
+
+def find_step(name: str) -> Step:
+    """Return the server optimizer of that name."""
+    step: Step = find("server optimizer", name)
+    return step

@@ -19,7 +19,7 @@ from fedmlh.federated.delivery import (
     write_models,
 )
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
-from fedmlh.federated.optimizers import OPTIMIZERS, Change, Vectors
+from fedmlh.federated.optimizers import Change, Vectors, find_step
 from fedmlh.federated.participation import Attempt, Refusal
 from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.federated.task import Seeds, Task
@@ -315,7 +315,7 @@ class Server:
         """The next global model, and what the server's parts keep."""
         config = self.task.config
         kept = {name: vector for name, vector in state.vectors.items() if name not in _OWN}
-        model, vectors = OPTIMIZERS[config.server_optimizer](config, state.model, change, kept)
+        model, vectors = find_step(config.server_optimizer)(config, state.model, change, kept)
         if config.model_average == 0:
             return model, vectors
         recent = torch.lerp(state.shown, model, 1 - config.model_average) if state.round else model

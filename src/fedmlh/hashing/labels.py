@@ -1,13 +1,14 @@
 """Label maps: which bucket of which table each label falls into (Alg. 2, lines 2-7)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.hashing.families import canonical, murmur3, universal
+from fedmlh.parts import find, register
 from fedmlh.randomness import generator
 
 
@@ -36,23 +37,45 @@ class LabelMap:
         return merged
 
 
+#: The labels' keys where sites join by name, or just how many there are.
+Labels = tuple[str, ...] | int
+
+
 @lru_cache(maxsize=2)
-def make_label_map(
-    family: Literal["murmur3", "universal", "balanced", "identity"],
-    labels: tuple[str, ...] | int,
-    seeds: tuple[int, ...],
-    num_buckets: int,
-) -> LabelMap:
-    """One table a seed over `labels`: their keys where sites join by name, or just how many there are.
+def make_label_map(family: str, labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+    """Return one table per seed over the labels.
 
     Kept for the next who asks: thousands of simulated clients share one map. Nobody may write to it.
     """
-    count = labels if isinstance(labels, int) else len(labels)
-    if family == "identity":
-        return LabelMap(np.tile(np.arange(count, dtype=np.int64), (len(seeds), 1)), count)
-    if family == "balanced":
-        orders = [generator(seed, "balanced labels").permutation(count) for seed in seeds]
-        return LabelMap(np.stack([order % num_buckets for order in orders]), num_buckets)
-    hash_function = murmur3 if family == "murmur3" else universal
-    keys = np.arange(count) if isinstance(labels, int) else [canonical(key) for key in labels]
-    return LabelMap(np.stack([hash_function(keys, seed, num_buckets) for seed in seeds]), num_buckets)
+    made: LabelMap = find("label map", family)(labels, seeds, num_buckets)
+    return made
+
+
+@register("label map", "identity")
+def _keep_all(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+    """Give every label a bucket of its own."""
+    count = _count(labels)
+    return LabelMap(np.tile(np.arange(count, dtype=np.int64), (len(seeds), 1)), count)
+
+
+@register("label map", "balanced")
+def _deal_out(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+    """Deal labels out to buckets in a random order, so that all buckets have as many."""
+    orders = [generator(seed, "balanced labels").permutation(_count(labels)) for seed in seeds]
+    return LabelMap(np.stack([order % num_buckets for order in orders]), num_buckets)
+
+
+def _hash_with(family: Callable[..., np.ndarray]) -> Callable[[Labels, tuple[int, ...], int], LabelMap]:
+    def make(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+        keys = np.arange(labels) if isinstance(labels, int) else [canonical(key) for key in labels]
+        return LabelMap(np.stack([family(keys, seed, num_buckets) for seed in seeds]), num_buckets)
+
+    return make
+
+
+register("label map", "murmur3", _hash_with(murmur3))
+register("label map", "universal", _hash_with(universal))
+
+
+def _count(labels: Labels) -> int:
+    return labels if isinstance(labels, int) else len(labels)

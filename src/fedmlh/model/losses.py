@@ -4,8 +4,9 @@ Each is a sum over tables of the loss that a table alone would have, so that the
 does not depend on how many others there are.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedmlh.model.recipe import Recipe
+from fedmlh.parts import find, register
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,35 @@ class Loss:
     log_likelihood: Callable[[Tensor], Tensor]
     #: Of a balanced loss: what a client's own frequencies say, which its logits then need not.
     known: Callable[[np.ndarray, int], np.ndarray] | None = None
+    #: Which compiled loop knows its gradient: bce or softmax; empty: none, it is trained in plain torch.
+    kernel: str = ""
+    #: The longest that its derivative by the outputs of a table can be, given their number.
+    steepest: Callable[[int], float] = lambda outputs: math.inf
+
+
+def find_loss(name: str) -> Loss:
+    """Return the loss of that name."""
+    loss: Loss = find("loss", name)
+    return loss
 
 
 _log_softmax = partial(functional.log_softmax, dim=-1)
-LOSSES = {
-    "bce": Loss(binary_cross_entropy, functional.logsigmoid),
-    "softmax": Loss(softmax_cross_entropy, _log_softmax),
-    "balanced-bce": Loss(binary_cross_entropy, functional.logsigmoid, log_odds),
-    "balanced-softmax": Loss(softmax_cross_entropy, _log_softmax, log_shares),
-}
+
+
+def _steepest_bce(outputs: int) -> float:
+    return 1 / math.sqrt(outputs)  # a mean over buckets
+
+
+def _steepest_softmax(outputs: int) -> float:
+    return math.sqrt(2)
+
+
+_BCE = Loss(binary_cross_entropy, functional.logsigmoid, kernel="bce", steepest=_steepest_bce)
+_SOFTMAX = Loss(softmax_cross_entropy, _log_softmax, kernel="softmax", steepest=_steepest_softmax)
+register("loss", "bce", _BCE)
+register("loss", "softmax", _SOFTMAX)
+register("loss", "balanced-bce", replace(_BCE, known=log_odds))
+register("loss", "balanced-softmax", replace(_SOFTMAX, known=log_shares))
 
 
 def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
@@ -83,7 +105,7 @@ def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray
     prediction, which adds nothing, favours no bucket for it (logit adjustment, Menon et al. 2021; with softmax: Ren et
     al. 2020). None for other losses.
     """
-    known = LOSSES[recipe.loss].known
+    known = find_loss(recipe.loss).known
     if known is None:
         return None
     counts = np.stack([np.bincount(z.indices, minlength=z.shape[1]) for z in buckets])

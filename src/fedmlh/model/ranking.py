@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.decoder import Decoder
-from fedmlh.model.losses import LOSSES
+from fedmlh.model.losses import find_loss
 from fedmlh.model.stack import Stack, forward_sparse
 
 #: Numbers held at once for a batch of points: their bucket scores in all tables.
@@ -55,7 +55,7 @@ class Ranker:
         """Return what each point has of each bucket.  # M × [n, d̃] -> [R, n, B]"""
         layers = self.stack.views(model.to(self.buckets.device))
         logits = forward_sparse(layers, features)
-        scores = logits if self.decoding == "logits" else LOSSES[self.loss].log_likelihood(logits)
+        scores = logits if self.decoding == "logits" else find_loss(self.loss).log_likelihood(logits)
         return scores.exp() if self.decoding == "probs" else scores
 
 

@@ -20,8 +20,3 @@ class Recipe:
     def steps(self, points: int) -> int:
         """Steps of a local round over so many points."""
         return self.epochs * -(-points // self.batch_size)
-
-    @property
-    def softmax(self) -> bool:
-        """Whether a table's buckets compete for one distribution; else each is a question of its own."""
-        return self.loss in ("softmax", "balanced-softmax")

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.losses import LOSSES, Positives, logit_offsets
+from fedmlh.model.losses import Positives, find_loss, logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 
@@ -39,7 +39,7 @@ def train(
 
     `correction` [P] is added to the gradient of every step.
     """
-    plain = compiled is None or flat.device.type != "cpu"
+    plain = compiled is None or flat.device.type != "cpu" or not find_loss(recipe.loss).kernel
     loop = train_plain if plain else compiled.train_compiled
     return loop(stack, flat, shard.features, shard.buckets, orders, recipe, correction)
 
@@ -72,7 +72,8 @@ def train_plain(
     recipe: Recipe,
     correction: Tensor | None = None,  # [P]
 ) -> tuple[Tensor, float]:
-    """The same in plain torch: on a GPU, where nothing can be compiled, and as the reference."""
+    """The same in plain torch: on a GPU, for a loss without a compiled loop, and as the reference."""
+    loss = find_loss(recipe.loss)
     start, flat = flat, flat.clone()
     constant = torch.zeros_like(flat) if correction is None else correction
     tied = recipe.prox_mu > 0 or correction is not None
@@ -89,7 +90,7 @@ def train_plain(
             end = min(begin + recipe.batch_size, len(order))
             logits = forward(layers, _densify(x, begin, end, flat.device))
             logits = logits if shift is None else logits + shift
-            value = LOSSES[recipe.loss].value(logits, _positives(z, begin, end, flat.device))
+            value = loss.value(logits, _positives(z, begin, end, flat.device))
             step.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             if tied:

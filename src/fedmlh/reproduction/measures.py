@@ -101,9 +101,7 @@ def describe_set(dataset: Dataset, config: Config) -> dict[str, Any]:
     partitions = {}
     for partition in ("paper-code", "paper-text"):
         rng = generator(config.seed, "partition")
-        clients = fit_partition(
-            partition, dataset.train, config.num_clients, rng, frequent_threshold=config.frequent_threshold
-        )(dataset.train, rng)
+        clients = fit_partition(config.replace(partition=partition), dataset.train, rng)(dataset.train, rng)
         partitions[partition] = {
             "points": [len(rows) for rows in clients],
             "top_labels": [_count_labels(dataset.train.Y[rows])[top].tolist() for rows in clients],

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
-from fedmlh.model.losses import LOSSES
+from fedmlh.model.losses import find_loss
 from fedmlh.serving.bundle import Bundle, load_bundle
 
 
@@ -59,7 +59,7 @@ class Model:
         names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
         config = self.bundle.task.config
         what = names[config.decoding]
-        balanced = LOSSES[config.loss].known is not None and config.loss_tau > 0
+        balanced = find_loss(config.loss).known is not None and config.loss_tau > 0
         end = "higher is likelier" + (", beyond what its frequency alone says" if balanced else "")
         if self.bundle.task.identity:
             return f"score: the model's {what} of the label, mean over tables; {end}"

@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from fedmlh.model.kernels.schedule import PACE, TAIL, make_schedule
-from fedmlh.model.losses import logit_offsets
+from fedmlh.model.losses import find_loss, logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard
@@ -252,7 +252,7 @@ class _Bench:
                 acts[layer + 1].relu_()
         if self.offsets is not None:
             acts[-1].add_(self.offsets[:nets])
-        kernel = _softmax_gradient if trainer.recipe.softmax else _bce_gradient
+        kernel = _GRADIENTS[find_loss(trainer.recipe.loss).kernel]
         kernel[(nets, batch)](
             *(acts[-1], self.losses, z.indptr, z.indices, z.indptr.shape[1], *where, self.sizes, self.shares),
             *(outputs, acts[-1].shape[2]),
@@ -438,6 +438,10 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
             tl.store(row + column, now - scale / count, mask=spots < end)
         kept = losses + net * batch + place
         tl.store(kept, tl.load(kept) + tl.load(shares + cell) * (tl.log(total) + top - tl.sum(hit) / count))
+
+
+#: By the loss that they know.
+_GRADIENTS = {"bce": _bce_gradient, "softmax": _softmax_gradient}
 
 
 @triton.jit

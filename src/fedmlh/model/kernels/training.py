@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.kernels.schedule import BETA1, BETA2, EPS, FADE1, FADE2, PACE, REACH, TAIL, make_schedule
-from fedmlh.model.losses import logit_offsets
+from fedmlh.model.losses import find_loss, logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
@@ -27,6 +27,8 @@ _JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 #: is called, a process that has just compiled it runs another copy than one that takes the loop from the cache, and the
 #: two need not sum in the same order.
 _PART: dict[str, Any] = {**_JIT, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "forceinline": True}
+#: Whether a table's buckets compete for one distribution, by the loss that the loop knows.
+KERNELS = {"bce": False, "softmax": True}
 #: Rows of a weight matrix whose gradient is made and used while it is still in the cache.
 _ROWS = 64
 
@@ -45,6 +47,7 @@ def train_compiled(
     constant = np.zeros(len(start) if recipe.prox_mu > 0 else 0, np.float32)
     if correction is not None:
         constant = correction.numpy()
+    softmax = KERNELS[find_loss(recipe.loss).kernel]
     offsets = logit_offsets(buckets, recipe)
     if offsets is None:
         offsets = np.empty((stack.num_tables, 0), np.float32)
@@ -68,7 +71,7 @@ def train_compiled(
             *map(_own, (z.indptr, z.indices)),
             _own(orders),
             batch_size,
-            recipe.softmax,
+            softmax,
             offsets[table],
             schedule,
             *(start, constant, np.float32(recipe.prox_mu)),

@@ -1,0 +1,150 @@
+"""Parts by name: whatever a config chooses by a name, and what users add to it.
+
+Our own parts register themselves as users' parts do, when the file that holds them is first needed. Users' parts come
+from Python or, on the command line, from a file (`--parts FILE.py`). Runs, models and agreements record name, origin
+and hash of each part that is not ours, and refuse another one of the same name.
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, TypeVar, overload
+
+from fedmlh.errors import UserError
+from fedmlh.untrusted import read_bytes
+
+#: The most bytes of a file of parts.
+MOST_SOURCE = 1 << 22
+_PACKAGE = __name__.partition(".")[0]
+#: Our own parts: the file that registers each. It is imported when one of its parts is first used.
+OWN: dict[str, dict[str, str]] = {
+    "loss": dict.fromkeys(("bce", "softmax", "balanced-bce", "balanced-softmax"), "fedmlh.model.losses"),
+    "partition": dict.fromkeys(("paper-code", "paper-text", "iid", "dirichlet", "folder"), "fedmlh.data.partition"),
+    "server optimizer": dict.fromkeys(
+        ("average", "momentum", "adam", "yogi", "adagrad", "fedexp"), "fedmlh.federated.optimizers"
+    ),
+    "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
+}
+#: What users may add.
+OPEN = ("loss", "partition")
+_Part = TypeVar("_Part")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Where a part comes from that is not ours."""
+
+    origin: str
+    sha256: str
+
+
+_parts: dict[tuple[str, str], Any] = {}
+_foreign: dict[tuple[str, str], Foreign] = {}
+#: While a file of parts is executed: what its parts are recorded with.
+_loading: list[Foreign] = []
+
+
+@overload
+def register(kind: str, name: str, part: _Part) -> _Part: ...
+@overload
+def register(kind: str, name: str) -> Callable[[_Part], _Part]: ...
+def register(kind: str, name: str, part: Any = None) -> Any:
+    """Add a part under a name, as a call or as a decorator."""
+    caller: Mapping[str, Any] = sys._getframe(1).f_globals
+
+    def add(part: Any) -> Any:
+        own = str(caller.get("__name__", "")).partition(".")[0] == _PACKAGE
+        if kind not in OWN or not (own or kind in OPEN):
+            raise UserError(f"there is no kind of part '{kind}' that can be added: choose one of {', '.join(OPEN)}")
+        if not own:
+            if name in OWN[kind]:
+                raise UserError(f"the {kind} '{name}' is one of fedmlh's own: choose another name")
+            _foreign[kind, name] = _loading[-1] if _loading else _trace(kind, name, part, caller)
+        _parts[kind, name] = part
+        return part
+
+    return add if part is None else add(part)
+
+
+def find(kind: str, name: str) -> Any:
+    """Return the part of that name."""
+    try:
+        check(kind, name)
+    except ValueError as error:
+        raise UserError(f"there is no {kind} '{name:.80}': {error}") from None
+    if (kind, name) not in _parts:
+        importlib.import_module(OWN[kind][name])
+    return _parts[kind, name]
+
+
+def check(kind: str, name: Any, also: tuple[str, ...] = ()) -> str:
+    """Return a name that a part has, or raise a ValueError that says which there are (and `also`)."""
+    known = list_names(kind)
+    if isinstance(name, str) and name in known:
+        return name
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6) if isinstance(name, str) else []
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise ValueError(f"choose one of {', '.join((*known, *also))}{hint}")
+
+
+def list_names(kind: str) -> list[str]:
+    """Return the names of all parts of a kind, ours first."""
+    return [*OWN[kind], *(name for of, name in _foreign if of == kind)]
+
+
+def find_foreign(kind: str, name: str) -> Foreign | None:
+    """Return where a part comes from, or None if it is ours."""
+    return _foreign.get((kind, name))
+
+
+def load_parts(path: Path | str) -> None:
+    """Execute a file that registers parts. It is code: load only what you would run."""
+    path = Path(path)
+    try:
+        source = read_bytes(path.resolve(), MOST_SOURCE)
+        code = compile(source, str(path), "exec")
+    except OSError as error:
+        raise UserError(f"--parts {path} cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"--parts {path} is not Python: {error}") from None
+    foreign = Foreign(path.name, hashlib.sha256(source).hexdigest())
+    name = f"fedmlh_parts_{foreign.sha256[:16]}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_loader(name, loader=None, origin=str(path))
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    _loading.append(foreign)
+    try:
+        exec(code, module.__dict__)
+    except Exception as error:
+        del sys.modules[name]
+        line = next((at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)), 0)
+        said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"--parts {path}, line {line}: {said}") from None
+    finally:
+        _loading.pop()
+
+
+def _trace(kind: str, name: str, part: Any, caller: Mapping[str, Any]) -> Foreign:
+    """Return origin and hash of a part that is registered from Python: those of its file, or of its own source."""
+    file = caller.get("__file__")
+    if file and Path(file).is_file():
+        return Foreign(Path(file).name, hashlib.sha256(Path(file).read_bytes()).hexdigest())
+    pieces = [value for value in (part, *getattr(part, "__dict__", {}).values()) if callable(value)]
+    try:
+        source = "\n".join(inspect.getsource(piece) for piece in pieces)
+    except (OSError, TypeError):
+        source = ""
+    if not source:
+        raise UserError(f"the {kind} '{name}' has no source that could be recorded: put it into a file")
+    return Foreign("interactive", hashlib.sha256(source.encode()).hexdigest())

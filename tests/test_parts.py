@@ -1,0 +1,132 @@
+"""Parts from outside: they train, resume and predict by their names, and another part of the same name is refused."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from torch.nn import functional
+
+from fedmlh import parts
+from fedmlh.config import Config
+from fedmlh.errors import UserError
+from fedmlh.federated.task import Task
+from fedmlh.model.losses import Loss, binary_cross_entropy
+from fedmlh.model.recipe import Recipe
+from fedmlh.model.stack import Stack
+from fedmlh.model.training import Shard, train
+
+EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
+OWN = ["--set", "loss=focal", "--set", "partition=label-skew"]
+SMALL = [*("--set", "synthetic_points=300"), *("--set", "synthetic_labels=60"), *("--set", "num_buckets=20")]
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch):
+    """Begin and end with our own parts."""
+    monkeypatch.setattr(parts, "_parts", dict(parts._parts))
+    monkeypatch.setattr(parts, "_foreign", {})
+    loaded = set(sys.modules)
+    yield
+    for name in set(sys.modules) - loaded:
+        if name.startswith("fedmlh_parts_"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("kind", parts.OWN)
+def test_every_own_part_registers_itself_where_the_registry_says(kind):
+    for name, home in parts.OWN[kind].items():
+        importlib.import_module(home)
+        assert parts.find(kind, name) is parts._parts[kind, name]
+    registered = {name for of, name in parts._parts if of == kind}
+    assert registered == set(parts.OWN[kind])
+
+
+def call(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
+    out, given = tmp_path / "run", ["--parts", EXAMPLE]
+    first = call("run", "demo", *given, *OWN, *SMALL, "--rounds", 2, "--out", out)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("no compiled loop") == 1
+    again = call("run", "demo", *given, *OWN, *SMALL, "--rounds", 3, "--out", out, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "same model to the bit" in call("replay", out, *given).stdout
+    assert call("eval", out, *given).returncode == 0
+    without = call("eval", out)
+    assert without.returncode == 2
+    assert "--parts own_parts.py" in without.stderr
+    assert "Traceback" not in without.stderr
+
+
+def test_another_part_of_the_same_name_is_refused(tmp_path):
+    parts.load_parts(EXAMPLE)
+    written = Config(loss="focal").to_toml()
+    assert Config.from_toml(written, "here").loss == "focal"
+    other = tmp_path / "own_parts.py"
+    other.write_text(EXAMPLE.read_text() + "# changed\n")
+    parts.load_parts(other)
+    with pytest.raises(UserError, match=r"not the one of own_parts\.py that was used before"):
+        Config.from_toml(written, "here")
+
+
+def test_the_agreement_tells_parts_of_the_same_name_apart(tmp_path):
+    prints = []
+    for text in ("", "# changed\n"):
+        file = tmp_path / "own_parts.py"
+        file.write_text(EXAMPLE.read_text() + text)
+        parts.load_parts(file)
+        prints.append(Task(Config(loss="focal"), 50, 1000).fingerprint)
+    assert len(set(prints)) == 2
+
+
+def test_a_loss_without_a_compiled_loop_trains_as_it_says():
+    """And not as the loss that the compiled loop takes for any other."""
+    parts.load_parts(EXAMPLE)
+    parts.register("loss", "plain bce", Loss(binary_cross_entropy, functional.logsigmoid))
+    rng = np.random.default_rng(0)
+    stack = Stack(2, 20, (5,), 8)
+    shard = Shard(
+        (csr_matrix(rng.random((30, 20)).astype(np.float32)),),
+        tuple(csr_matrix((rng.random((30, 8)) < 0.2).astype(np.float32)) for _ in range(2)),
+    )
+    start, orders = stack.initial(0), np.arange(30)[None]
+    ends = {
+        loss: train(stack, start, shard, Recipe(loss, "sgd", 0.5, 1, 10), orders)[0]
+        for loss in ("bce", "plain bce", "focal")
+    }
+    torch.testing.assert_close(ends["plain bce"], ends["bce"], rtol=0, atol=2e-6)
+    assert (ends["focal"] - ends["bce"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import fedmlh\nfedmlh.register('loss', 'bce', 1)\n", "one of fedmlh's own"),
+        ("import fedmlh\nfedmlh.register('codec', 'mine', 1)\n", "no kind of part 'codec'"),
+        ("def (:\n", "is not Python"),
+        ("import fedmlh\n\nfedmlh.nothing\n", "line 3: AttributeError"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, text, said):
+    file = tmp_path / "bad.py"
+    file.write_text(text)
+    ended = call("run", "demo", "--parts", file, "--out", tmp_path / "run")
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_that_is_not_registered_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"partition is 'dirichle': choose one of .*did you mean 'dirichlet'"):
+        Config(partition="dirichle")
+    with pytest.raises(UserError, match="choose one of"):
+        Config(loss=["bce"])
