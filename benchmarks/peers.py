@@ -175,7 +175,7 @@ def run_in_memory(rounds: int) -> Timed:
         with one_thread():  # as the product's server averages: among the clients' threads
             for values, _ in trained:
                 average.add(values - model, 1)
-            model = model + average.mean()
+            model = model + average.result()
         moments.append(time.perf_counter())
         losses.append(float(np.mean([loss for _, loss in trained])))
     return Timed(moments, losses[0])

@@ -20,7 +20,7 @@ def average(updates, weights, max_weight=None):
     total = Average(size, max_weight or sum(weights), CPU)
     for update, weight in zip(updates, weights, strict=True):
         total.add(torch.as_tensor(update), weight)
-    return total.mean()
+    return total.result()
 
 
 def draw_updates(rng, count, size=200):
@@ -87,14 +87,14 @@ def test_a_hundred_clients_at_the_limit_do_not_overflow(sign, weight):
     total = Average(3, 100 * weight, CPU)
     for _ in range(100):
         total.add(updates, weight)
-    assert total.mean().tolist() == [sign * LIMIT] * 3
+    assert total.result().tolist() == [sign * LIMIT] * 3
 
 
 @pytest.mark.parametrize("max_weight", [1, 2, 3, 4, 7, 8, 10**8, 2**29 - 1])
 def test_the_largest_sum_that_was_announced_fits(max_weight):
     total = Average(2, max_weight, CPU)
     total.add(torch.tensor([LIMIT, -LIMIT]), max_weight)
-    assert total.mean().tolist() == [LIMIT, -LIMIT]
+    assert total.result().tolist() == [LIMIT, -LIMIT]
 
 
 def test_one_client_of_weight_one_returns_its_model():
@@ -104,7 +104,7 @@ def test_one_client_of_weight_one_returns_its_model():
     trained = model + torch.from_numpy(rng.normal(size=500).astype(np.float32) * 0.01)
     total = Average(500, 1, CPU)
     total.add(trained - model, 1)
-    moved = model + total.mean()
+    moved = model + total.result()
     torch.testing.assert_close(moved, trained, rtol=2**-23, atol=1e-12)
     assert not torch.equal(moved, model)
 
@@ -115,7 +115,7 @@ def test_values_are_rounded_to_the_nearest_unit_not_cut():
     values = torch.tensor([0.4, 0.6, 1.4, 1.6, -0.4, -0.6, -1.6]) * unit
     total = Average(7, 2**29 - 1, CPU)
     total.add(values, 1)
-    assert (total.mean() / unit).tolist() == [0, 1, 1, 2, 0, -1, -2]
+    assert (total.result() / unit).tolist() == [0, 1, 1, 2, 0, -1, -2]
 
 
 def test_who_did_not_answer_does_not_count():
@@ -129,7 +129,7 @@ def test_the_updates_are_not_touched():
     update = torch.ones(5)
     total = Average(5, 2, CPU)
     total.add(update, 2)
-    first, second = total.mean(), total.mean()
+    first, second = total.result(), total.result()
     assert torch.equal(first, second)
     assert first.tolist() == [1] * 5
     assert update.tolist() == [1] * 5
@@ -142,7 +142,7 @@ def test_every_part_of_a_long_vector_is_summed():
     total = Average(size, 2, CPU)
     total.add(values, 1)
     total.add(values * 3, 1)
-    torch.testing.assert_close(total.mean(), 2 * values, rtol=1e-6, atol=0)
+    torch.testing.assert_close(total.result(), 2 * values, rtol=1e-6, atol=0)
 
 
 def test_a_square_length_is_the_same_for_any_number_of_threads():
@@ -165,4 +165,4 @@ def test_sums_of_different_scale_are_not_added():
     other.add(torch.ones(2), 3)
     with pytest.raises(ValueError, match="do not add up"):
         whole.merge(other)
-    assert whole.mean().tolist() == [1, 1]
+    assert whole.result().tolist() == [1, 1]

@@ -138,6 +138,7 @@ class Config:
         at_least=0,
         at_most=1,
     )
+    aggregation: str = option("mean", "how the updates of a round become one change", part="aggregation")
     clip: Literal["auto", "off"] = option(
         "auto", "auto: an update much longer than others were is scaled down to a bound, which follows from the run"
     )
@@ -380,6 +381,8 @@ class Config:
             )
         if self.correction != "none" and self.weighting != "uniform":
             raise UserError(f"correction '{self.correction}' counts every client the same: use weighting 'uniform'")
+        if self.correction != "none" and self.aggregation != "mean":
+            raise UserError(f"correction '{self.correction}' adds up over clients: use aggregation 'mean'")
         kind = parse_codec(self.update_codec).kind
         if self.correction == "scaffold" and kind in ("int2", "sketch"):
             raise UserError(

@@ -8,9 +8,9 @@ and hash of each part that is not ours, and refuse another one of the same name.
 import difflib
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +30,11 @@ OWN: dict[str, dict[str, str]] = {
     "server optimizer": dict.fromkeys(
         ("average", "momentum", "adam", "yogi", "adagrad", "fedexp"), "fedmlh.federated.optimizers"
     ),
+    "aggregation": {"mean": "fedmlh.federated.aggregate"},
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
 }
 #: What users may add.
-OPEN = ("loss", "partition")
+OPEN = ("loss", "partition", "aggregation")
 _Part = TypeVar("_Part")
 
 
@@ -47,6 +48,8 @@ class Foreign:
 
 _parts: dict[tuple[str, str], Any] = {}
 _foreign: dict[tuple[str, str], Foreign] = {}
+#: Names and contents of the files that were loaded, by the modules that they became.
+_files: dict[str, tuple[str, bytes]] = {}
 #: While a file of parts is executed: what its parts are recorded with.
 _loading: list[Foreign] = []
 
@@ -109,30 +112,39 @@ def load_parts(path: Path | str) -> None:
     path = Path(path)
     try:
         source = read_bytes(path.resolve(), MOST_SOURCE)
-        code = compile(source, str(path), "exec")
     except OSError as error:
         raise UserError(f"--parts {path} cannot be read: {error.strerror}") from None
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"--parts {path} is not Python: {error}") from None
-    foreign = Foreign(path.name, hashlib.sha256(source).hexdigest())
-    name = f"fedmlh_parts_{foreign.sha256[:16]}"
+    load_source(path.name, source)
+
+
+def load_source(file: str, source: bytes) -> None:
+    """Execute what a file of that name holds, once."""
+    foreign = Foreign(file, hashlib.sha256(source).hexdigest())
+    name = f"{_PACKAGE}_parts_{foreign.sha256[:16]}"
     if name in sys.modules:
         return
-    spec = importlib.util.spec_from_loader(name, loader=None, origin=str(path))
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__file__ = str(path)
+    module = types.ModuleType(name)
+    # As a module of its own name, so that objects of its classes can go to another process and back.
     sys.modules[name] = module
     _loading.append(foreign)
     try:
-        exec(code, module.__dict__)
+        exec(compile(source, file, "exec"), module.__dict__)
+    except (SyntaxError, ValueError) as error:
+        del sys.modules[name]
+        raise UserError(f"--parts {file} cannot be executed: {error}") from None
     except Exception as error:
         del sys.modules[name]
-        line = next((at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)), 0)
+        line = next((at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == file), 0)
         said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"--parts {path}, line {line}: {said}") from None
+        raise UserError(f"--parts {file}, line {line}: {said}") from None
     finally:
         _loading.pop()
+    _files[name] = file, source
+
+
+def list_sources() -> list[tuple[str, bytes]]:
+    """Return names and contents of the files that were loaded, for a process that has to load them as well."""
+    return list(_files.values())
 
 
 def _trace(kind: str, name: str, part: Any, caller: Mapping[str, Any]) -> Foreign:

@@ -1,4 +1,4 @@
-"""Parts of one's own: fedmlh run demo --parts own_parts.py --set loss=focal --set partition=label-skew."""
+"""Parts of one's own: fedmlh run demo --parts own_parts.py --set loss=focal --set aggregation=median."""
 
 import numpy as np
 import torch
@@ -31,3 +31,23 @@ def deal_by_label(train: fedmlh.Split, config: fedmlh.Config, rng: np.random.Gen
         return [np.flatnonzero(owners == client) for client in range(config.num_clients)]
 
     return assign
+
+
+@fedmlh.register("aggregation", "median")
+class Median:
+    """The coordinate-wise median of all updates (Yin et al. 2018), whatever they weigh."""
+
+    streams = False
+
+    def __init__(self, num_parameters: int, max_weight: int, device: torch.device) -> None:
+        self.updates: list[Tensor] = []
+
+    def add(self, values: Tensor, weight: int) -> None:
+        self.updates.append(values)
+
+    def merge(self, other: "Median") -> None:
+        self.updates += other.updates
+
+    def result(self) -> Tensor:
+        ordered, count = torch.stack(self.updates).sort(dim=0).values, len(self.updates)
+        return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

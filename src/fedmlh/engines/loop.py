@@ -17,6 +17,7 @@ from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import GivenUp, Server
 from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.model.losses import find_loss
+from fedmlh.parts import find
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import summarize
@@ -98,6 +99,9 @@ def conduct(
     for problem in problems:
         tell(problem)
     tell_notes(dataset, tell)
+    if not find("aggregation", task.config.aggregation).streams:
+        share = task.config.clients_per_round * task.stack.num_parameters * 4 / 2**20
+        tell(f"aggregation '{task.config.aggregation}' keeps all updates of a round: up to {share:,.0f} MiB")
     if not find_loss(task.config.loss).kernel:
         tell(f"the loss '{task.config.loss}' has no compiled loop: clients train in plain torch, which takes longer")
 

@@ -8,7 +8,7 @@ What clients keep between rounds stays with the driver and travels with the work
 there anyway, and a worker has nothing to lose, so that a lost one is replaced and its clients are trained again.
 """
 
-import os
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +24,7 @@ from fedmlh.engines.population import Population
 from fedmlh.engines.ray_cluster import join_cluster, start_cluster
 from fedmlh.engines.ray_once import RayRespondents
 from fedmlh.engines.ray_stock import Arrays, cut
-from fedmlh.engines.ray_workers import MAX_LOSSES, Crew
+from fedmlh.engines.ray_workers import MAX_LOSSES, Crew, Employee
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, name_failure
@@ -34,6 +34,7 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected
 from fedmlh.model.threads import one_thread
 from fedmlh.model.training import Shard
+from fedmlh.parts import list_sources
 
 
 @dataclass(frozen=True)
@@ -114,17 +115,14 @@ class Work:
         ]
 
 
-class Worker:
+class Worker(Employee):
     """A process of the cluster that trains clients, one after the other in one thread."""
 
-    def __init__(self, task: Task, seeds: Seeds, stock: Stock) -> None:
+    def __init__(self, sources: Sequence[tuple[str, bytes]], task: Task, seeds: Seeds, stock: Stock) -> None:
+        super().__init__(sources)
         self.task = task
         self.seeds = seeds
         self.stock = stock
-
-    def pid(self) -> int:
-        """Its process, once it is ready."""
-        return os.getpid()
 
     def train(self, work: Work) -> tuple[Tally, dict[int, Memory]]:
         """The tally of the clients' updates, and what the clients keep."""
@@ -200,6 +198,13 @@ def live_on_ray(
     """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
     if population.device.type != "cpu" and not population.answers_once:
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
+    sent = {hashlib.sha256(source).hexdigest() for _, source in list_sources()}
+    for part in population.task.config.foreign.values():
+        if part["sha256"] not in sent:
+            raise UserError(
+                f"the part '{part['name']}' was registered in {part['origin']}, which workers of the Ray engine do not "
+                f"execute: put it into a file of parts, for --parts or fedmlh.load_parts"
+            )
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
         most = len(population.shards)

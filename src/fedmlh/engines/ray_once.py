@@ -4,7 +4,6 @@ The points of all clients lie once on every machine of the cluster, in Ray's obj
 that neither the number of workers nor the order of replies can change a bit.
 """
 
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from scipy.sparse import csr_matrix, vstack
 from fedmlh.data.dataset import Labels
 from fedmlh.engines.population import Population
 from fedmlh.engines.ray_stock import Arrays, cut
-from fedmlh.engines.ray_workers import MAX_LOSSES, Crew
+from fedmlh.engines.ray_workers import MAX_LOSSES, Crew, Employee
 from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Reason, Rejected, name_failure
 from fedmlh.federated.participation import Refusal
@@ -53,17 +52,14 @@ class RawStock:
         return X, Y
 
 
-class Answerer:
+class Answerer(Employee):
     """A process of the cluster that answers requests to clients, one after the other in one thread."""
 
-    def __init__(self, task: Task, labels: Labels, stock: RawStock) -> None:
+    def __init__(self, sources: Sequence[tuple[str, bytes]], task: Task, labels: Labels, stock: RawStock) -> None:
+        super().__init__(sources)
         self.task = task
         self.labels = labels
         self.stock = stock
-
-    def pid(self) -> int:
-        """Its process, once it is ready."""
-        return os.getpid()
 
     def answer(self, number: int, request: bytes) -> bytes | Refusal:
         """Return the client's statistics, or why there are none."""

@@ -1,14 +1,16 @@
 """Worker processes of a Ray cluster: started, given one thing to do at a time, and replaced when they are lost."""
 
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from fedmlh.errors import UserError
+from fedmlh.parts import list_sources, load_source
 
 #: How often a client's work may take its worker down before the client is left out.
 MAX_LOSSES = 3
@@ -18,13 +20,25 @@ START_SECONDS = 120
 Job = TypeVar("Job")
 
 
-class Crew:
-    """Actors of one class; each must have a method `pid`, which answers once it is ready."""
+class Employee:
+    """What a worker process is an object of."""
 
-    def __init__(self, kind: type, arguments: tuple[Any, ...], count: int) -> None:
+    def __init__(self, sources: Sequence[tuple[str, bytes]]) -> None:
+        for source in sources:
+            load_source(*source)
+
+    def pid(self) -> int:
+        """Return its process, once it is ready."""
+        return os.getpid()
+
+
+class Crew:
+    """Actors of one class."""
+
+    def __init__(self, kind: type[Employee], arguments: tuple[Any, ...], count: int) -> None:
         self.count = count
         self._worker = ray.remote(num_cpus=1)(kind)
-        self._arguments = arguments
+        self._arguments = (list_sources(), *arguments)
         self.workers: list[Any] = []
         self._hire()
 

@@ -1,10 +1,13 @@
-"""The average of accepted updates, summed in fixed point so that the order of arrival cannot change a bit."""
+"""How accepted updates become one change: rules, and the mean, in fixed point so that no order can change a bit."""
 
 import math
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedmlh.parts import find, register
 
 #: No single parameter may change by more than this in a round; it bounds the fixed-point sum.
 LIMIT = 1024.0
@@ -26,8 +29,33 @@ def _square_rows(rows: Tensor) -> Tensor:
     return rows.double().square_().sum(dim=1)
 
 
+class Rule(Protocol):
+    """Turns the updates of a round into one. The result must not depend on the order in which they were added."""
+
+    #: Whether its memory does not grow with the number of updates; else it keeps them all.
+    streams: bool
+
+    def add(self, values: Tensor, weight: int) -> None:
+        """Count an update (its values within ±LIMIT) with an integer weight.  # [P]"""
+
+    def merge(self, other: Self) -> None:
+        """Count all that another one of the same round has counted."""
+
+    def result(self) -> Tensor:
+        """Return the change that stands for all.  # [P]"""
+
+
+def make_rule(name: str, num_parameters: int, max_weight: int, device: torch.device) -> Rule:
+    """Return the rule of that name for vectors of a length and weights that add up to at most `max_weight`."""
+    rule: Rule = find("aggregation", name)(num_parameters, max_weight, device)
+    return rule
+
+
+@register("aggregation", "mean")
 class Average:
-    """One accumulator of 64-bit integers, however many updates there are."""
+    """The weighted mean: one accumulator of 64-bit integers, however many updates there are."""
+
+    streams = True
 
     def __init__(self, num_parameters: int, max_weight: int, device: torch.device) -> None:
         # |value| ≤ 2^10 and Σ weights ≤ max_weight < 2^L, so 52 − L fractional bits keep the sum below 2^62.
@@ -50,8 +78,8 @@ class Average:
         self._total += other._total.to(self._total.device)
         self._weight += other._weight
 
-    def mean(self) -> Tensor:
-        """The average of what was added.  # [P]"""
+    def result(self) -> Tensor:
+        """Return the average of what was added.  # [P]"""
         mean = torch.empty(len(self._total), device=self._total.device)
         for total, part in zip(torch.split(self._total, _CHUNK), torch.split(mean, _CHUNK), strict=True):
             part.copy_(total.double() / (self._scale * self._weight))

@@ -243,6 +243,7 @@ class Server:
             cap_weight(sampled, config.max_share or 2 / len(sampled)),
             self.seeds.run,
             control=config.correction == "scaffold",
+            aggregation=config.aggregation,
         )
         tally = Tally(expected, uniform=config.weighting == "uniform", device=self.device)
         payloads: Payloads = {}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedmlh.federated.aggregate import Average
+from fedmlh.federated.aggregate import Average, make_rule
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import Change
 from fedmlh.federated.participation import Attempt, Refusal
@@ -34,7 +34,7 @@ class Tally:
         size, sampled = expected.num_parameters, expected.max_examples
         # The bound is that of the whole attempt in every part of it, so that all parts have the same scale.
         heaviest = sum(min(examples, expected.max_weight) for examples in sampled.values())
-        self._average = Average(size, len(sampled) if uniform else heaviest, device)
+        self._rule = make_rule(expected.aggregation, size, len(sampled) if uniform else heaviest, device)
         self._controls = Average(size, len(sampled), device) if expected.control else None
 
     def send(self, header: BroadcastHeader, payload: bytes | memoryview) -> bytes:
@@ -54,7 +54,7 @@ class Tally:
             self.refused.append(Refusal(client, refusal.reason, refusal.detail))
             return
         weight = 1 if self.uniform else min(update.header.examples, self.expected.max_weight)
-        self._average.add(update.values.to(self.device), weight)
+        self._rule.add(update.values.to(self.device), weight)
         if self._controls is not None and update.control is not None:
             self._controls.add(update.control.to(self.device), 1)
             self.control_lengths[client] = update.control_length
@@ -69,7 +69,7 @@ class Tally:
         """Add what another has counted of the same attempt, from other clients."""
         if other.expected != self.expected or self.losses.keys() & other.losses.keys():
             raise ValueError("parts of different attempts, or with a client in common, do not add up")
-        self._average.merge(other._average)
+        self._rule.merge(other._rule)
         if self._controls is not None and other._controls is not None:
             self._controls.merge(other._controls)
         self.losses |= other.losses
@@ -96,13 +96,13 @@ class Tally:
         )
 
     def change(self) -> Change:
-        """The average update, and how long updates are on average."""
+        """The update that stands for all, and how long updates are on average."""
         squares = sum(self.squares[client] for client in sorted(self.squares))  # floats: always in the same order
-        return Change(self._average.mean(), squares / sum(self.weights.values()), len(self.weights))
+        return Change(self._rule.result(), squares / sum(self.weights.values()), len(self.weights))
 
     def control_change(self) -> Tensor | None:
         """The average change of SCAFFOLD's controls, where there are any.  # [P]"""
-        return None if self._controls is None else self._controls.mean()
+        return None if self._controls is None else self._controls.result()
 
 
 class Outbox:

@@ -41,6 +41,8 @@ class Expected:
     seed: int
     #: Whether an update carries the change of a control vector as well.
     control: bool = False
+    #: The rule that makes one update of all.
+    aggregation: str = "mean"
 
 
 @dataclass(frozen=True)
