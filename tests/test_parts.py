@@ -1,6 +1,7 @@
 """Parts from outside: they train, resume and predict by their names, and another part of the same name is refused."""
 
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -21,20 +22,29 @@ from fedmlh.model.stack import Stack
 from fedmlh.model.training import Shard, train
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
-OWN = ["--set", "loss=focal", "--set", "partition=label-skew", "--set", "aggregation=median"]
+OWN = [
+    "--set",
+    "loss=focal",
+    "--set",
+    "partition=label-skew",
+    "--set",
+    "aggregation=median",
+    "--set",
+    "metrics=coverage",
+]
 SMALL = [*("--set", "synthetic_points=300"), *("--set", "synthetic_labels=60"), *("--set", "num_buckets=20")]
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch):
-    """Begin and end with our own parts."""
-    monkeypatch.setattr(parts, "_parts", dict(parts._parts))
-    monkeypatch.setattr(parts, "_foreign", {})
-    loaded = set(sys.modules)
+def _forget():
+    """End with our own parts."""
     yield
-    for name in set(sys.modules) - loaded:
-        if name.startswith("fedmlh_parts_"):
-            del sys.modules[name]
+    for part in parts._foreign:
+        del parts._parts[part]
+    parts._foreign.clear()
+    for module in parts._files:
+        del sys.modules[module]
+    parts._files.clear()
 
 
 @pytest.mark.parametrize("kind", parts.OWN)
@@ -42,8 +52,7 @@ def test_every_own_part_registers_itself_where_the_registry_says(kind):
     for name, home in parts.OWN[kind].items():
         importlib.import_module(home)
         assert parts.find(kind, name) is parts._parts[kind, name]
-    registered = {name for of, name in parts._parts if of == kind}
-    assert registered == set(parts.OWN[kind])
+    assert {name for of, name in parts._parts if of == kind} == set(parts.OWN[kind])
 
 
 def call(*arguments) -> subprocess.CompletedProcess:
@@ -59,7 +68,10 @@ def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
     again = call("run", "demo", *given, *OWN, *SMALL, "--rounds", 3, "--out", out, "--resume")
     assert again.returncode == 0, again.stderr
     assert "same model to the bit" in call("replay", out, *given).stdout
-    assert call("eval", out, *given).returncode == 0
+    assert "coverage" in call("eval", out, *given).stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["validation"]["coverage"].keys() == summary["coverage"].keys() == {"1", "3", "5"}
+    assert 0 < summary["coverage"]["1"] < summary["coverage"]["5"] <= 1
     without = call("eval", out)
     assert without.returncode == 2
     assert "--parts own_parts.py" in without.stderr

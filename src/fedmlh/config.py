@@ -276,6 +276,7 @@ class Config:
     test_every_round: bool = option(False, "also write test metrics for every round (they select nothing)")
     local_baseline: bool = option(False, "also train each client alone, to show what joining is worth to it")
     top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1, at_most=1000, count=100)
+    metrics: tuple[str, ...] = option((), "metrics of your own that are measured as well, by name", part="metric")
     propensity_a: float = option(0.55, "A of the propensity model", at_least=0, at_most=10)
     propensity_b: float = option(1.5, "B of the propensity model", at_least=1e-3, at_most=1e6)
 
@@ -485,18 +486,19 @@ class Config:
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
             raise UserError(f"{source} is not valid TOML: {error}") from None
-        _check_parts(values.pop("parts", {}), source)
+        _check_parts(values.pop("parts", []), source)
         return cls.from_mapping(values, source)
 
     @property
-    def foreign(self) -> dict[str, dict[str, str]]:
-        """The parts that are not fedmlh's own: by setting their name, origin and hash."""
-        found = {}
+    def foreign(self) -> list[dict[str, str]]:
+        """The parts that are not fedmlh's own: setting, name, origin and hash of each."""
+        found = []
         for entry in dataclasses.fields(self):
-            name = getattr(self, entry.name)
-            part = find_foreign(entry.metadata["part"], name) if entry.metadata["part"] else None
-            if part is not None:
-                found[entry.name] = {"name": name, "origin": part.origin, "sha256": part.sha256}
+            value = getattr(self, entry.name)
+            for name in (value if isinstance(value, tuple) else [value]) if entry.metadata["part"] else []:
+                part = find_foreign(entry.metadata["part"], name)
+                if part is not None:
+                    found.append({"setting": entry.name, "name": name, "origin": part.origin, "sha256": part.sha256})
         return found
 
     def to_toml(self) -> str:
@@ -506,8 +508,8 @@ class Config:
             # JSON's numbers, booleans, arrays and, without control characters, strings are valid TOML.
             value = json.dumps(getattr(self, entry.name), ensure_ascii=False)
             lines += [f"# {entry.metadata['help']}", f"{entry.name} = {value}"]
-        for setting, part in self.foreign.items():
-            lines += ["", "# not one of fedmlh's own: --parts loads the file", f"[parts.{setting}]"]
+        for part in self.foreign:
+            lines += ["", "# not one of fedmlh's own: --parts loads the file", "[[parts]]"]
             lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in part.items()]
         return "\n".join(lines) + "\n"
 
@@ -545,10 +547,13 @@ def _as_dict(config: Config) -> dict[str, Any]:
 def _check_parts(recorded: Any, source: str) -> None:
     """Refuse a config whose foreign parts are not loaded, or are others than those that it was written with."""
     kinds = {entry.name: entry.metadata["part"] for entry in dataclasses.fields(Config) if entry.metadata["part"]}
-    for setting, part in recorded.items() if isinstance(recorded, dict) else [("", None)]:
-        if setting not in kinds or not isinstance(part, dict) or part.keys() != {"name", "origin", "sha256"}:
-            raise UserError(f"{source}: the table [parts] is not one that fedmlh has written")
-        kind, (name, origin, sha256) = kinds[setting], (f"{part[key]:.80}" for key in ("name", "origin", "sha256"))
+    keys = ("setting", "name", "origin", "sha256")
+    for part in recorded if isinstance(recorded, list) else [None]:
+        texts = [part.get(key) for key in keys] if isinstance(part, dict) else []
+        if not texts or not all(isinstance(text, str) for text in texts) or texts[0] not in kinds:
+            raise UserError(f"{source}: the table [[parts]] is not one that fedmlh has written")
+        setting, name, origin, sha256 = (f"{text:.80}" for text in texts)
+        kind = kinds[setting]
         found = find_foreign(kind, name)
         if found is None:
             raise UserError(f"{source}: the {kind} '{name}' comes from {origin}: load it with --parts {origin}")
@@ -592,12 +597,18 @@ def _checked(entry: "dataclasses.Field[Any]", value: Any) -> Any:
     return tuple(_number(entry, part, whole=True) for part in value)
 
 
-def _named(entry: "dataclasses.Field[Any]", value: Any) -> str:
-    """Return the name of a part that there is."""
+def _named(entry: "dataclasses.Field[Any]", value: Any) -> str | tuple[str, ...]:
+    """Return the name of a part that there is, or several where the field takes them."""
     if isinstance(value, str) and value in entry.metadata["also"]:
         return value
+    kind, also = entry.metadata["part"], entry.metadata["also"]
     try:
-        return check(entry.metadata["part"], value, entry.metadata["also"])
+        if _HINTS[entry.name] is str:
+            return check(kind, value, also)
+        names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple):
+            raise ValueError(f"say names, e.g. {entry.name}=first,second")
+        return tuple(dict.fromkeys(check(kind, name) for name in names))
     except ValueError as error:
         raise UserError(f"{entry.name} is {_show(value)}: {error}") from None
 

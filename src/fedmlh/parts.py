@@ -31,10 +31,11 @@ OWN: dict[str, dict[str, str]] = {
         ("average", "momentum", "adam", "yogi", "adagrad", "fedexp"), "fedmlh.federated.optimizers"
     ),
     "aggregation": {"mean": "fedmlh.federated.aggregate"},
+    "metric": {},  # ours are always measured
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
 }
 #: What users may add.
-OPEN = ("loss", "partition", "aggregation")
+OPEN = ("loss", "partition", "aggregation", "metric")
 _Part = TypeVar("_Part")
 
 
@@ -94,6 +95,8 @@ def check(kind: str, name: Any, also: tuple[str, ...] = ()) -> str:
         return name
     near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6) if isinstance(name, str) else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
+    if not known:
+        raise ValueError(f"there is no {kind} of that name: --parts loads the file that registers it")
     raise ValueError(f"choose one of {', '.join((*known, *also))}{hint}")
 
 

@@ -56,6 +56,7 @@ class Agreement:
         for field, value, wanted in (
             ("selection", self.config.selection, "validation"),
             ("shared_fraction", self.config.shared_fraction, 0.0),
+            ("metrics", self.config.metrics, ()),
             ("pooled", self.config.pooled, False),
             ("text_features", self.config.text_features, "hashing"),
             ("sizes", self.config.sizes, "given"),

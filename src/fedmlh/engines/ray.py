@@ -199,7 +199,7 @@ def live_on_ray(
     if population.device.type != "cpu" and not population.answers_once:
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
     sent = {hashlib.sha256(source).hexdigest() for _, source in list_sources()}
-    for part in population.task.config.foreign.values():
+    for part in population.task.config.foreign:
         if part["sha256"] not in sent:
             raise UserError(
                 f"the part '{part['name']}' was registered in {part['origin']}, which workers of the Ray engine do not "

@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.evaluation.label_recall import LabelRecall
-from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities, summarize_sums
+from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities
+from fedmlh.evaluation.own import Measures
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
@@ -84,6 +85,7 @@ class Evaluator:
     def __init__(self, config: Config, frequencies: LabelCounts, feature_map: Features, ranker: Ranks) -> None:
         counts, points = frequencies.counts, frequencies.points
         self.ks = config.top_k
+        self.own = config.metrics
         self.counts = counts
         self.frequent = frequent_labels(counts, points, config.frequent_threshold)
         self.inverse_propensity = inverse_propensities(counts, points, config.propensity_a, config.propensity_b)
@@ -103,14 +105,17 @@ class Evaluator:
 
     def evaluate(self, model: Any, points: Prepared) -> Values:
         """Every metric of a model on these points."""
-        return summarize_sums(self.measure(model, points))
+        return self._count(model, points).values()
 
     def measure(self, model: Any, points: Prepared) -> Sums:
-        """The same as sums, which may be added to those of other points."""
+        """Our metrics as sums, which may be added to those of other points."""
+        return self._count(model, points).sums()
+
+    def _count(self, model: Any, points: Prepared) -> Measures:
         metrics = self.metrics()
         for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
-        return metrics.sums()
+        return metrics
 
     def examine(self, model: Any, points: Prepared) -> Examined:
         """Every metric of a model on these points, recall by label, and hits by point; every point is ranked once."""
@@ -138,9 +143,10 @@ class Evaluator:
         """Every metric of labels that were ranked already, for parts of the points, given by their rows.  # [n, k]"""
         return {part: self.judge(labels[rows], Y[rows]) for part, rows in parts.items()}
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Measures:
         """Return metrics of no points yet."""
-        return Metrics(self.ks, self.frequent, self.inverse_propensity)
+        ours = Metrics(self.ks, self.frequent, self.inverse_propensity)
+        return Measures(ours, self.own, self.ks, len(self.counts))
 
 
 def selection_score(values: Values, metric: str = "precision") -> float:

@@ -127,8 +127,9 @@ class Task:
         sizes = {"num_features": self.num_features, "num_outputs": self.num_outputs}
         if self.config.label_key == "id":  # by name, sites may know different labels
             sizes["num_labels"] = self.num_labels
-        if self.config.foreign:  # one of the same name may be another
-            agreed["parts"] = {name: part["sha256"] for name, part in self.config.foreign.items()}
+        foreign = {part["name"]: part["sha256"] for part in self.config.foreign if part["setting"] in agreed}
+        if foreign:  # one of the same name may be another
+            agreed["parts"] = foreign
         return hashlib.sha256(json.dumps(agreed | sizes, sort_keys=True).encode()).hexdigest()[:32]
 
     def draw_seeds(self) -> Seeds:
