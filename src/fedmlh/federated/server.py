@@ -129,6 +129,10 @@ class GivenUp(UserError):
         self.state = state
         self.log = log
 
+    def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
+        """Go to another process as the sentence alone."""
+        return UserError, (str(self),)
+
 
 class Server:
     """Runs rounds for a task over clients that it knows only by number and by how many examples they can have."""
