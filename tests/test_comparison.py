@@ -369,7 +369,7 @@ def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: 
     assert comparison.names == ["recommended, budget_mib 0.2", "recommended, budget_mib 0.5"]
     shown = {row.name: row.cells for row in comparison.settings}
     assert shown["budget_mib"] == ("0.2", "0.5")
-    assert len(set(shown["hidden_sizes"])) == 2
+    assert len(set(shown["num_tables"])) == 2
 
 
 @pytest.mark.parametrize(

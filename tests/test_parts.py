@@ -39,9 +39,8 @@ SMALL = [*("--set", "synthetic_points=300"), *("--set", "synthetic_labels=60"), 
 def _forget():
     """End with our own parts."""
     yield
-    for part in parts._foreign:
-        del parts._parts[part]
-    parts._foreign.clear()
+    for part in list(parts._foreign):
+        del parts._parts[part], parts._foreign[part]
     for module in parts._files:
         del sys.modules[module]
     parts._files.clear()

@@ -23,12 +23,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines import local, loop
 from fedmlh.engines.simulation import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.federated.aggregate import Average
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.lock import LOCK
@@ -620,6 +622,8 @@ CHANGES = {
     "model_mib": 1.0,
     "training": "one-round",
     "hidden_sizes": (9,),
+    "aggregation": "another mean",
+    "metrics": ("another metric",),
     "loss": "softmax",
     "output_bias": "rare",
     "loss_tau": 0.5,
@@ -649,6 +653,18 @@ def test_every_setting_is_either_free_or_bound_on_resume():
     assert not CHANGES.keys() & FREE_ON_RESUME
 
 
+@pytest.fixture
+def _other_parts():
+    """Add the parts that CHANGES names, for a test."""
+    names = [("aggregation", "another mean"), ("metric", "another metric")]
+    for kind, name in names:
+        parts.register(kind, name, Average)
+    yield
+    for added in names:
+        del parts._parts[added], parts._foreign[added]
+
+
+@pytest.mark.usefixtures("_other_parts")
 @pytest.mark.parametrize("name", CHANGES)
 def test_resume_with_another_setting_is_refused_by_name(finished, name):
     before = snapshot(finished)

@@ -276,7 +276,9 @@ class Config:
     test_every_round: bool = option(False, "also write test metrics for every round (they select nothing)")
     local_baseline: bool = option(False, "also train each client alone, to show what joining is worth to it")
     top_k: tuple[int, ...] = option((1, 3, 5), "the k of the metrics", at_least=1, at_most=1000, count=100)
-    metrics: tuple[str, ...] = option((), "metrics of your own that are measured as well, by name", part="metric")
+    metrics: tuple[str, ...] = option(
+        (), "metrics of your own that are measured as well, by name", part="metric", count=100
+    )
     propensity_a: float = option(0.55, "A of the propensity model", at_least=0, at_most=10)
     propensity_b: float = option(1.5, "B of the propensity model", at_least=1e-3, at_most=1e6)
 
@@ -608,6 +610,8 @@ def _named(entry: "dataclasses.Field[Any]", value: Any) -> str | tuple[str, ...]
         names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
         if not isinstance(names, list | tuple):
             raise ValueError(f"say names, e.g. {entry.name}=first,second")
+        if len(names) > entry.metadata["count"]:
+            raise ValueError(f"these are {len(names):,} names: it may have {entry.metadata['count']:,}")
         return tuple(dict.fromkeys(check(kind, name) for name in names))
     except ValueError as error:
         raise UserError(f"{entry.name} is {_show(value)}: {error}") from None

@@ -119,7 +119,7 @@ class Worker(Employee):
     """A process of the cluster that trains clients, one after the other in one thread."""
 
     def __init__(self, sources: Sequence[tuple[str, bytes]], task: Task, seeds: Seeds, stock: Stock) -> None:
-        super().__init__(sources)
+        Employee.__init__(self, sources)  # `super()` would not survive that a class is sent by value
         self.task = task
         self.seeds = seeds
         self.stock = stock

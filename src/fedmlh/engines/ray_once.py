@@ -56,7 +56,7 @@ class Answerer(Employee):
     """A process of the cluster that answers requests to clients, one after the other in one thread."""
 
     def __init__(self, sources: Sequence[tuple[str, bytes]], task: Task, labels: Labels, stock: RawStock) -> None:
-        super().__init__(sources)
+        Employee.__init__(self, sources)  # `super()` would not survive that a class is sent by value
         self.task = task
         self.labels = labels
         self.stock = stock
