@@ -104,7 +104,7 @@ def main() -> None:
     """The product's SuperNode for this app."""
     from flower_overhead import make_echo_bundle
 
-    from fedmlh.engines.flower import supernode
+    from fedmlh.sites.flower import supernode
 
     supernode.make_bundle = make_echo_bundle
     supernode._SUPEREXEC = "flower_echo_superexec"

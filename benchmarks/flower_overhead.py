@@ -40,12 +40,12 @@ from flwr.supercore.fab import Fab
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.source import open_dataset
-from fedmlh.deployment.federation import Federation
-from fedmlh.engines.flower import control
-from fedmlh.engines.flower.credential import VARIABLE, Credential
-from fedmlh.engines.flower.grid import PAUSE
-from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, running_sites
-from fedmlh.engines.flower.processes import count_rounds, environment, free_port, stop, train, write_identity
+from fedmlh.sites.federation import Federation
+from fedmlh.sites.flower import control
+from fedmlh.sites.flower.credential import VARIABLE, Credential
+from fedmlh.sites.flower.grid import PAUSE
+from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, running_sites
+from fedmlh.sites.flower.processes import count_rounds, environment, free_port, stop, train, write_identity
 
 HERE = Path(__file__).parent
 MIB = 1 << 20

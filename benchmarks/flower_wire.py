@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.flower.loopback import create_loopback
-from fedmlh.engines.flower.processes import count_rounds, stop
+from fedmlh.sites.flower.loopback import create_loopback
+from fedmlh.sites.flower.processes import count_rounds, stop
 
 SERVER = "10.213.255.1"
 COMMON = {

@@ -19,9 +19,9 @@ import torch
 from rounds import draw
 
 from fedmlh.model.kernels.cuda import CudaTrainer
+from fedmlh.model.local_training import Shard, train_plain
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, train_plain
 
 CLIENTS, BATCH, EPOCHS = 4, 100, 5
 STEPS = 2  # an epoch of the points that are drawn; a step takes as long whatever comes before it

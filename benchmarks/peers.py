@@ -45,9 +45,9 @@ from fedmlh.federated.aggregate import Average
 from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.model.local_training import Shard
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
-from fedmlh.model.training import Shard
 from fedmlh.randomness import generator
 
 SHAPE, SEED, WARM_UP = "eurlex-4k", 0, 2

@@ -26,7 +26,7 @@ def train(engine: str, clients: int, rounds: int, workers: int, out: str) -> Non
     from fedmlh.config import Config
     from fedmlh.data.source import open_dataset
     from fedmlh.engines.local import live_in_process
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     config = Config(
         name="many",

@@ -25,10 +25,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
+from fedmlh.model.local_training import Shard, train
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
-from fedmlh.model.training import Shard, train
 
 CLIENTS, BATCH, RATE, EPOCHS = 4, 100, 1e-3, 5
 #: feature_dim, hidden sizes, R, B, nonzeros a point (hashed), positive buckets a point and table, points a client

@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py
 
-Each figure comes from a process of its own: `fedmlh.engines.simulation.run` on made data, eight rounds. `first_round_s`
+Each figure comes from a process of its own: `fedmlh.engines.run.run` on made data, eight rounds. `first_round_s`
 counts from after `import torch` to the end of the first round and its evaluation, drawing the data included; `round_s`
 is the training of a later one, the median.
 """
@@ -34,7 +34,7 @@ def child(settings: dict[str, object], workers: int | None) -> None:
 
     from fedmlh.config import Config
     from fedmlh.data.dataset import Dataset, Labels, Split
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     points, features, labels = (int(settings.pop(key)) for key in ("points", "features", "labels"))
     rng = np.random.default_rng(0)

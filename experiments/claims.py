@@ -11,7 +11,7 @@ import pytest
 
 from fedmlh import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.data.formats import load_training
+from fedmlh.data.readers.formats import load_training
 from fedmlh.federated.task import Task
 from fedmlh.oneround import wire
 from fedmlh.oneround.budget import choose_slots

@@ -35,13 +35,13 @@ import torch
 from scipy.sparse import csr_matrix
 
 import fedmlh
-from fedmlh.choices import settle
 from fedmlh.data.dataset import Split
 from fedmlh.data.division import divide
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.evaluation.label_recall import LabelRecall
 from fedmlh.model.ranking import best_labels
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.planning.choices import settle
+from fedmlh.runs.model_folder import load_bundle
 from fedmlh.sizing import RULE, Shape
 
 Settings = dict[str, Any]

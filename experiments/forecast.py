@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedmlh.data.formats import load_training
+from fedmlh.data.readers.formats import load_training
 from fedmlh.oneround.forecast import Occurrences
-from fedmlh.planning import plan_one_round
+from fedmlh.planning.plan import plan_one_round
 
 VARIANTS = {"K 10, iid": 10, "K 100, iid": 100}
 

@@ -21,12 +21,12 @@ import torch
 from scipy.sparse import csr_matrix, diags_array
 
 import fedmlh
-from fedmlh.engines.collecting import Post
 from fedmlh.engines.local import LocalClients, live_in_process
-from fedmlh.engines.population import Population
 from fedmlh.federated.messages import Rejected, StatisticsHeader, pack, unpack
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
+from fedmlh.runs.one_round.collecting import Post
+from fedmlh.runs.population import Population
 
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
 

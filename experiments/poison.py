@@ -25,12 +25,12 @@ from torch import Tensor
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
-from fedmlh.engines.population import Population
 from fedmlh.federated.client import Memory
 from fedmlh.federated.codecs import make_codec, update_draws
 from fedmlh.federated.messages import Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.tally import Outbox
 from fedmlh.federated.validate import Expected
+from fedmlh.runs.population import Population
 
 #: A site's honest change, the root-mean-square the server allows, random draws -> what the site sends.
 Attack = Callable[[Tensor, float, np.random.Generator], Tensor]

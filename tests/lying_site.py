@@ -19,7 +19,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedmlh.deployment.federation import Federation
+from fedmlh.sites.federation import Federation
 
 CHUNK = 5 * 2**20
 

@@ -40,24 +40,24 @@ from starlette.exceptions import HTTPException
 from fedmlh.cli.federation import _gather as gather
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.deployment.federation import Federation
-from fedmlh.deployment.keys import make_node_key
-from fedmlh.deployment.site import Site
-from fedmlh.engines.flower import bounded, waiting
-from fedmlh.engines.flower.bounded import BoundedGrid, collect
-from fedmlh.engines.flower.control import Control
-from fedmlh.engines.flower.credential import HEADER, Credential
-from fedmlh.engines.flower.envelope import unwrap
-from fedmlh.engines.flower.guard import FOR_NODES, Guard
-from fedmlh.engines.flower.limits import Limits, check_reply
-from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
-from fedmlh.engines.flower.processes import MOST_REPORT, joined, largest_reply, stop
-from fedmlh.engines.flower.supernode import guard_interface
-from fedmlh.engines.flower.waiting import Patience, choose_sites, wait_for_sites
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
 from fedmlh.lock import hold
+from fedmlh.sites.federation import Federation
+from fedmlh.sites.flower import bounded, waiting
+from fedmlh.sites.flower.bounded import BoundedGrid, collect
+from fedmlh.sites.flower.control import Control
+from fedmlh.sites.flower.credential import HEADER, Credential
+from fedmlh.sites.flower.envelope import unwrap
+from fedmlh.sites.flower.guard import FOR_NODES, Guard
+from fedmlh.sites.flower.limits import Limits, check_reply
+from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
+from fedmlh.sites.flower.processes import MOST_REPORT, joined, largest_reply, stop
+from fedmlh.sites.flower.supernode import guard_interface
+from fedmlh.sites.flower.waiting import Patience, choose_sites, wait_for_sites
+from fedmlh.sites.keys import make_node_key
+from fedmlh.sites.site import Site
 from lying_site import CHUNK, LyingSite, Reply
 from once import BASE as ONCE
 from test_command_line import call
@@ -171,7 +171,7 @@ def test_attack_01_02_22_23_another_account_gets_nothing(open_path: Path) -> Non
         commands.join("site-0")
         log = federation.path / "site-0" / "supernode.log"
         wait_for(lambda: log.exists() and b"Receiving: train" in log.read_bytes(), start)
-        (node,) = find_processes("fedmlh.engines.flower.supernode", str(federation.path / "site-0"))
+        (node,) = find_processes("fedmlh.sites.flower.supernode", str(federation.path / "site-0"))
         words = Path(f"/proc/{node}/cmdline").read_bytes().decode().split("\0")
         port = words[words.index("--port") + 1]
         with sqlite3.connect(f"file:{federation.server / 'superlink.db'}?mode=ro", uri=True) as database:
@@ -482,9 +482,9 @@ def test_attack_07_the_superlink_takes_one_reply_of_the_node_itself() -> None:
 
 
 def test_attack_07_limits_follow_from_the_federation_s_own_messages(tmp_path: Path) -> None:
-    from fedmlh.evaluation import report
+    from fedmlh.evaluation import questions
 
-    assert MOST_REPORT == report._MAX_REPORT
+    assert MOST_REPORT == questions._MAX_REPORT
     federation = create_loopback(SMALL, open_dataset(SMALL), tmp_path / "federation")
     task = federation.agreement.task
     server = Server(task, {0: 1000, 1: 1000}, torch.device("cpu"))
@@ -523,7 +523,7 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
         liar = commands.stack.enter_context(closing(LyingSite(federation, "site-1")))
         commands.join("site-0")
         about = liar.receive(PATIENCE)
-        word = "fedmlh.engines.flower"
+        word = "fedmlh.sites.flower"
         (link,) = find_processes(f"{word}.superlink", str(federation.path))
         (app,) = find_processes(f"{word}.serverapp", str(federation.path))
         before = {process: peak(process) for process in (link, app)}
@@ -553,7 +553,7 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
 #: A process that starts another, both as the product starts its own.
 PARENT = """
 import subprocess, sys, time
-from fedmlh.engines.flower.child import make_command
+from fedmlh.sites.flower.child import make_command
 def main():
     depth = int(sys.argv[1])
     if depth:
@@ -581,7 +581,7 @@ def test_attack_08_all_descendants_end_with_a_process_that_is_killed(tmp_path: P
 
 
 def test_attack_08_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
-    command = [sys.executable, "-m", "fedmlh.engines.flower.child", "1", "no_such_module"]
+    command = [sys.executable, "-m", "fedmlh.sites.flower.child", "1", "no_such_module"]
     assert subprocess.run(command, capture_output=True).returncode == 1
     command[3] = str(os.getpid())
     assert b"no_such_module" in subprocess.run(command, capture_output=True).stderr

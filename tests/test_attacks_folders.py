@@ -21,10 +21,10 @@ import torch
 
 from faulty_inputs.models import seal
 from fedmlh import drafts, lock
-from fedmlh.data import cache
-from fedmlh.data.convert import write
-from fedmlh.data.download import download
-from fedmlh.data.formats import load
+from fedmlh.data.public.download import download
+from fedmlh.data.readers import cache
+from fedmlh.data.readers.convert import write
+from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
@@ -128,14 +128,14 @@ def points(tmp_path: Path) -> Path:
 PAUSED = """
 import sys
 from fedmlh import cli
-from fedmlh.engines import loop
-write_metrics = loop.RunFolder.write_metrics
+from fedmlh.runs import rounds
+write_metrics = rounds.RunFolder.write_metrics
 def pause(folder, history):
     write_metrics(folder, history)
     if len(history) == 1:
         print("trained", flush=True)
         sys.stdin.readline()
-loop.RunFolder.write_metrics = pause
+rounds.RunFolder.write_metrics = pause
 cli.main()
 """
 
@@ -187,7 +187,7 @@ def test_attack_06_of_three_runs_that_begin_at_once_exactly_one_trains(tmp_path:
     """With runs of a moment, all of them would be in time to pass a check that nobody guards."""
     code = (
         "import sys; from fedmlh.cli.terminal import fail; from fedmlh.errors import UserError\n"
-        "from fedmlh.engines.simulation import run\n"
+        "from fedmlh.engines.run import run\n"
         "from fedmlh.data.source import open_dataset; from fedmlh.runs.folder import RunFolder; from tiny import TINY\n"
         "config = TINY.replace(seed=int(sys.argv[2]), rounds=1); data = open_dataset(config); check = RunFolder.check\n"
         "def slow(folder, *arguments, **options):\n"
@@ -266,7 +266,7 @@ def test_attack_06_every_command_that_makes_a_folder_is_its_only_writer(
 def test_attack_06_a_federation_has_one_way_to_lock(
     kept: Path, holding: Callable[[Path], "subprocess.Popen[str]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedmlh.deployment import federation
+    from fedmlh.sites import federation
 
     process = holding(kept / "federation" / "run")
     monkeypatch.setattr(federation, "_PATIENCE", 0.5)
@@ -326,7 +326,7 @@ def test_attack_06_readers_never_lock(
 
 
 def test_attack_06_a_lock_that_a_kill_left_makes_no_folder_full(tmp_path: Path) -> None:
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     for name in ("run", "data"):
         (tmp_path / name).mkdir()
@@ -340,7 +340,7 @@ def test_attack_06_a_lock_that_a_kill_left_makes_no_folder_full(tmp_path: Path) 
 #: Loads a folder, says when the cache did not have it and when it parses, and parses only once a line comes in.
 LOAD = """
 import sys
-from fedmlh.data import formats
+from fedmlh.data.readers import formats
 read, fetch = formats.read, formats.cache.fetch
 def slow(*arguments):
     print("parses", flush=True)
@@ -535,8 +535,8 @@ def test_attack_13_a_federations_folder_holds_files_of_its_own_only(invoke_all: 
 
 def test_attack_13_a_site_and_a_server_read_files_of_their_own_only(kept: Path) -> None:
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-    from fedmlh.deployment.federation import Federation
-    from fedmlh.deployment.site import Site
+    from fedmlh.sites.federation import Federation
+    from fedmlh.sites.site import Site
     from fedmlh.storage import read_checked
 
     federation = Federation(kept / "federation")
@@ -871,7 +871,7 @@ def test_attack_20_resume_names_what_is_missing(kept: Path, lost: str) -> None:
 
 
 def test_attack_20_only_folders_are_checkpoints(kept: Path) -> None:
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     out, told = kept / "stopped-run", list[str]()
     newest = max(path.name for path in (out / "checkpoint").iterdir())
@@ -893,7 +893,7 @@ def test_attack_20_only_folders_are_checkpoints(kept: Path) -> None:
 STRUCK = """
 import os, shutil, signal, sys
 from fedmlh import cli
-from fedmlh.data import convert
+from fedmlh.data.readers import convert
 number, name, sys.argv = int(sys.argv[1]), sys.argv[2], ["fedmlh", *sys.argv[3:]]
 write_lines = convert.write_lines
 def struck(path, lines):

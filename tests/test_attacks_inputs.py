@@ -27,12 +27,12 @@ from scipy.sparse import csr_matrix, save_npz
 
 from faulty_inputs.world import SETTINGS, invoke, toml, write_sound_data
 from fedmlh.config import Config
-from fedmlh.data.archive import unpack
-from fedmlh.data.formats import load
+from fedmlh.data.public.archive import unpack
+from fedmlh.data.readers.formats import load
 from fedmlh.data.text import TOKEN, TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.evaluation.metrics import ONE, Metrics
-from fedmlh.evaluation.report import Report, read_report, write_report
+from fedmlh.evaluation.questions import Report, read_report, write_report
 from fedmlh.federated.messages import QuestionHeader, Rejected
 
 HERE = Path(__file__).parent
@@ -59,12 +59,12 @@ print(json.dumps({{"grown": peak() - base, "said": said, "made": made}}))
 """
 LOAD = (
     # What text needs is loaded before memory is counted, and only for text.
-    "from fedmlh.data.formats import load; from fedmlh.data.text import TextFeatures\n"
+    "from fedmlh.data.readers.formats import load; from fedmlh.data.text import TextFeatures\n"
     "if any(Path(sys.argv[1]).glob('*.jsonl*')): TextFeatures.hashing(8).transform(['a warm up'])",
     "[part.X.nnz + part.Y.nnz for part in vars(load(sys.argv[1])).values() if hasattr(part, 'X')]",
 )
 UNPACK = (
-    "from fedmlh.data.archive import unpack",
+    "from fedmlh.data.public.archive import unpack",
     "unpack(Path(sys.argv[1]), Path(sys.argv[2]), lambda name: name.endswith('.txt'))",
 )
 

@@ -15,7 +15,7 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack, unpack

@@ -23,9 +23,9 @@ from careless import careless
 from fedmlh import lock
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.population import Population
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
+from fedmlh.runs.population import Population
 from tiny import TINY
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")

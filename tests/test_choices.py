@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from fedmlh.choices import settle
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.data.synthetic import synthesize
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.oneround import budget
+from fedmlh.planning.choices import settle
 from fedmlh.sizing import list_open
 
 RECOMMENDED = Config.load("recommended")

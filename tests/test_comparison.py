@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.sparse import csr_matrix
 
+from fedmlh.comparison.comparison import compare
+from fedmlh.comparison.differences import over_points, over_seeds
+from fedmlh.comparison.settings import list_differing
 from fedmlh.config import Config
 from fedmlh.evaluation.label_recall import BINS, LabelRecall
 from fedmlh.evaluation.point_hits import PointHits
-from fedmlh.runs.comparison import compare
-from fedmlh.runs.differences import over_points, over_seeds
 from fedmlh.runs.folder import RunFolder
-from fedmlh.runs.settings import list_differing
 from test_command_line import TINY, call
 
 SMALL = [*TINY, "--set", "num_tables=2"]
@@ -88,7 +88,7 @@ def test_the_interval_over_points_is_that_of_scipys_bootstrap(seed: int) -> None
 def test_the_bootstrap_is_repeatable_in_blocks_and_bears_points_without_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     gains, bests = np.random.default_rng(0).random((50, 3)), np.ones((50, 3))
     whole = np.array(over_points(gains, bests))
-    monkeypatch.setattr("fedmlh.runs.differences._BLOCK", 700)
+    monkeypatch.setattr("fedmlh.comparison.differences._BLOCK", 700)
     assert np.array(over_points(gains, bests)) == pytest.approx(whole)
     assert np.array(over_points(gains, bests, seed=1)) != pytest.approx(whole)
     assert over_points(np.zeros((4, 1)), np.zeros((4, 1))) == [(0.0, 0.0)]

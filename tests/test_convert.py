@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from fedmlh.data import cache, formats
-from fedmlh.data.convert import format_values, write
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.data.formats import load
+from fedmlh.data.readers import cache, formats
+from fedmlh.data.readers.convert import format_values, write
+from fedmlh.data.readers.formats import load
 from fedmlh.data.statistics import describe
 from fedmlh.errors import UserError
 
@@ -111,7 +111,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def fail(values: np.ndarray) -> list[str]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedmlh.data.convert.format_values", fail)
+    monkeypatch.setattr("fedmlh.data.readers.convert.format_values", fail)
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
         write(draw(), tmp_path / "out", "xmc")
     assert list(tmp_path.iterdir()) == []

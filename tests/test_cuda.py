@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, random_array
 
+from fedmlh.model.local_training import Shard, train_plain
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, train_plain
 from fedmlh.parts import OWN
 
 pytest.importorskip("triton", reason="the GPU's kernels need triton")

@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from fedmlh.federated import grid_changes
-from fedmlh.federated.client import Client, Memory
-from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import write_levels
-from fedmlh.federated.delivery import (
+from fedmlh.federated.broadcast import (
     drop_old,
     encode_change,
     largest_payload,
@@ -20,6 +17,9 @@ from fedmlh.federated.delivery import (
     sends_changes,
     write_model,
 )
+from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.codecs.grid import write_levels
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
 from fedmlh.federated.participation import Attempt
 from fedmlh.federated.task import Task

@@ -15,19 +15,19 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Labels
-from fedmlh.data.formats import load
+from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
-from fedmlh.deployment.agreement import Agreement
-from fedmlh.deployment.federation import Enrolment, Federation, Yardstick
-from fedmlh.deployment.memory import MemoryFile
-from fedmlh.deployment.site import Site, create_site, read_points
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.evaluation.metrics import Metrics, summarize_sums
-from fedmlh.evaluation.report import Report, ask, read_report, write_report
+from fedmlh.evaluation.questions import Report, ask, read_report, write_report
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
+from fedmlh.sites.agreement import Agreement
+from fedmlh.sites.federation import Enrolment, Federation, Yardstick
+from fedmlh.sites.memory import MemoryFile
+from fedmlh.sites.site import Site, create_site, read_points
 from fedmlh.storage import read_checked, write_checked
 from test_command_line import call
 
@@ -172,7 +172,7 @@ def test_terms_that_real_sites_cannot_keep_are_refused(
 
 
 def test_another_message_format_is_refused_first(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmlh.deployment.agreement.MESSAGE_VERSION", 99)
+    monkeypatch.setattr("fedmlh.sites.agreement.MESSAGE_VERSION", 99)
     with pytest.raises(UserError, match="message_version differs"):
         Agreement.load(federation.path / "public")
 
@@ -358,7 +358,7 @@ def test_the_commands_lead_from_init_to_an_enrolled_site(tmp_path: Path, capsys:
 
 
 def test_a_site_measures_a_model_on_its_own_points_and_reports_sums(federation: Federation) -> None:
-    from fedmlh.engines.flower.evaluation import answer_question
+    from fedmlh.sites.flower.evaluation import answer_question
 
     site, task = make_site(federation, "south"), federation.agreement.task
     seeds = task.draw_seeds()

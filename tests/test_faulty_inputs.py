@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(world, tmp_path, monkeypatch
         raise full
 
     monkeypatch.setattr(os, "fsync", fail)
-    monkeypatch.setattr("fedmlh.data.convert.write_lines", fail)
+    monkeypatch.setattr("fedmlh.data.readers.convert.write_lines", fail)
     code, _, stderr = invoke(chosen)
     assert code == 2
     assert re.fullmatch(rf"fedmlh: [^\n]*{full.strerror}[^\n]*\n", stderr)

@@ -15,9 +15,9 @@ from fedmlh.engines.local import LocalClients
 from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.model.local_training import Shard, draw_orders, train
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, draw_orders, train
 from fedmlh.randomness import generator
 
 CPU = torch.device("cpu")

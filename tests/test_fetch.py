@@ -21,11 +21,12 @@ import pytest
 
 from fedmlh import cli
 from fedmlh.config import Config
-from fedmlh.data import archive, catalog, convert, download
-from fedmlh.data import fetch as fetching
-from fedmlh.data.catalog import CATALOG, Counts, Entry, find
-from fedmlh.data.fetch import Fetched, fetch
-from fedmlh.data.formats import load
+from fedmlh.data.public import archive, catalog, download
+from fedmlh.data.public import fetch as fetching
+from fedmlh.data.public.catalog import CATALOG, Counts, Entry, find
+from fedmlh.data.public.fetch import Fetched, fetch
+from fedmlh.data.readers import convert
+from fedmlh.data.readers.formats import load
 from fedmlh.errors import UserError
 
 TRAIN = "3 4 2\n0,1 3:1.5 0:2\n\n1 1:4\n"

@@ -18,19 +18,19 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.flower import client as client_app
-from fedmlh.engines.flower import grid as grid_module
-from fedmlh.engines.flower import supernode as supernode_module
-from fedmlh.engines.flower.bundle import make_bundle
-from fedmlh.engines.flower.control import Control
-from fedmlh.engines.flower.envelope import unwrap, wrap, wrap_refusal
-from fedmlh.engines.flower.grid import GridSites
-from fedmlh.engines.flower.loopback import create_loopback, train_loopback
-from fedmlh.engines.flower.supernode import check_bundle
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.sites.flower import client as client_app
+from fedmlh.sites.flower import grid as grid_module
+from fedmlh.sites.flower import supernode as supernode_module
+from fedmlh.sites.flower.bundle import make_bundle
+from fedmlh.sites.flower.control import Control
+from fedmlh.sites.flower.envelope import unwrap, wrap, wrap_refusal
+from fedmlh.sites.flower.grid import GridSites
+from fedmlh.sites.flower.loopback import create_loopback, train_loopback
+from fedmlh.sites.flower.supernode import check_bundle
 from tiny import TINY
 
 NODES = {0: 100, 1: 101, 2: 102, 3: 103}
@@ -208,8 +208,8 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_federation_of_which_nobody_comes_ends_with_a_sentence(tmp_path: Path) -> None:
-    from fedmlh.engines.flower.processes import train
-    from fedmlh.engines.flower.waiting import Patience
+    from fedmlh.sites.flower.processes import train
+    from fedmlh.sites.flower.waiting import Patience
 
     config = CONFIG.replace(deadline=1, max_attempts=2)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
@@ -227,7 +227,7 @@ def test_a_superlink_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.
             httpx.Response(statuses.pop(0), request=request).raise_for_status()
             return question
 
-    monkeypatch.setattr("fedmlh.engines.flower.control.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fedmlh.sites.flower.control.time.sleep", lambda seconds: None)
     control = Control.__new__(Control)
     control._client = Client()
     assert control.answers()

@@ -25,13 +25,13 @@ if not Path("/proc/self/environ").exists():
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.deployment.federation import Federation
-from fedmlh.deployment.keys import make_node_key, make_server_identity
-from fedmlh.engines.flower.control import Control
-from fedmlh.engines.flower.loopback import create_loopback, replay_loopback
-from fedmlh.engines.flower.processes import environment, free_port, start_superlink, start_supernode, stop
 from fedmlh.runs.folder import RunFolder
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.sites.federation import Federation
+from fedmlh.sites.flower.control import Control
+from fedmlh.sites.flower.loopback import create_loopback, replay_loopback
+from fedmlh.sites.flower.processes import environment, free_port, start_superlink, start_supernode, stop
+from fedmlh.sites.keys import make_node_key, make_server_identity
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 1, start)
         site, _ = rehearsal.wait_for_training()
-        for pid in rehearsal.find("fedmlh.engines.flower.supernode", site):
+        for pid in rehearsal.find("fedmlh.sites.flower.supernode", site):
             os.kill(pid, signal.SIGKILL)
         refused = rehearsal.check(start)
     assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
@@ -207,7 +207,7 @@ def test_the_server_s_process_is_killed(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 2, start)
         rehearsal.wait_for_training()
-        for pid in rehearsal.find("fedmlh.engines.flower.serverapp"):
+        for pid in rehearsal.find("fedmlh.sites.flower.serverapp"):
             os.kill(pid, signal.SIGKILL)
         rehearsal.check(start)
     assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
@@ -217,7 +217,7 @@ def test_the_superlink_is_killed(rehearsal: Rehearsal) -> None:
     with rehearsal.running() as start:
         wait_for(lambda: rehearsal.rounds() >= 2, start)
         rehearsal.wait_for_training()
-        for pid in rehearsal.find("fedmlh.engines.flower.superlink"):
+        for pid in rehearsal.find("fedmlh.sites.flower.superlink"):
             os.kill(pid, signal.SIGKILL)
         rehearsal.check(start)
     assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
@@ -233,7 +233,7 @@ def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> N
             rehearsal.check(again)
         finally:
             stop(again, seconds=30)
-            for pid in rehearsal.find("fedmlh.engines.flower.superlink"):
+            for pid in rehearsal.find("fedmlh.sites.flower.superlink"):
                 os.kill(pid, signal.SIGTERM)
 
 
@@ -352,7 +352,7 @@ def test_a_server_with_an_expired_certificate_is_refused(tmp_path: Path) -> None
 
 def test_the_weights_of_a_replay_are_not_trivially_equal(tmp_path: Path) -> None:
     """Another set of participants gives another model, so that the equalities above say something."""
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     small = CONFIG.replace(rounds=2, local_epochs=1)
     data = open_dataset(small)

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from fedmlh.deployment.federation import Federation
-from fedmlh.engines.flower.processes import free_port, stop
+from fedmlh.sites.federation import Federation
+from fedmlh.sites.flower.processes import free_port, stop
 from test_command_line import call
 from test_deployment import CATALOGUE, TEXTS, write_text
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, save_npz
 
-from fedmlh.data.formats import load, read_points
+from fedmlh.data.readers.formats import load, read_points
 from fedmlh.errors import BadLine, UserError
 
 X = csr_matrix(np.array([[1, 0, 0.5], [0, 0, 2]], np.float32))

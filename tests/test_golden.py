@@ -74,7 +74,7 @@ def test_kept_folders_are_small() -> None:
 def test_a_run_stopped_before_resumes_to_the_golden_bits(kept: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from golden.cases import *; from fedmlh.data.source import open_dataset;"
-        "from fedmlh.engines.simulation import run;"
+        "from fedmlh.engines.run import run;"
         "run(KEPT, open_dataset(KEPT), sys.argv[1], resume=True); print(json.dumps(describe(Path(sys.argv[1]))))"
     )
     command = [sys.executable, "-c", code, str(kept / "stopped-run")]
@@ -92,8 +92,8 @@ def test_a_run_and_a_model_of_before_are_read_and_used(kept: Path) -> None:
 
 def test_a_federation_and_a_site_of_before_are_read(kept: Path) -> None:
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-    from fedmlh.deployment.federation import Federation
-    from fedmlh.deployment.site import Site
+    from fedmlh.sites.federation import Federation
+    from fedmlh.sites.site import Site
 
     federation = Federation(kept / "federation")
     site = Site(kept / "federation" / "site-0")

@@ -12,10 +12,10 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, random_array
 
-from fedmlh.model import training
+from fedmlh.model import local_training
+from fedmlh.model.local_training import Shard, draw_orders, train, train_plain
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, draw_orders, train, train_plain
 from fedmlh.parts import OWN
 
 pytest.importorskip("numba", reason="the compiled loop needs numba")
@@ -179,8 +179,8 @@ def test_without_numba_training_gives_the_same_model(monkeypatch):
     stack, features, buckets, _ = make_case((7,), 1)
     shard, recipe = Shard(features, buckets), Recipe("softmax", "sgd", 0.3, 2, 10)
     models = []
-    for compiled in (training.compiled, None):
-        monkeypatch.setattr(training, "compiled", compiled)
+    for compiled in (local_training.compiled, None):
+        monkeypatch.setattr(local_training, "compiled", compiled)
         models.append(
             train(stack, stack.initial(2), shard, recipe, draw_orders(57, recipe, np.random.default_rng(1)))[0]
         )

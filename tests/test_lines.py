@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmlh.data.lines import Grammar, Rows, parse_block, parse_fast, parse_plain
+from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_fast, parse_plain
 from fedmlh.errors import BadLine
 
 XMC = Grammar(num_features=100, num_labels=50)

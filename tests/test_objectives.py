@@ -13,7 +13,7 @@ from fedmlh.data.dataset import Labels, Split
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import LocalClients
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
@@ -22,11 +22,11 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateH
 from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Task
-from fedmlh.model import training
+from fedmlh.model import local_training
+from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train
 from fedmlh.model.losses import find_loss
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
-from fedmlh.model.training import Shard, draw_orders, full_gradient, train
 from fedmlh.parts import OWN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,11 +143,11 @@ def linear_case(points, hidden, loss="softmax", **settings):
     return Stack(2, D, hidden, P), shard, Recipe(loss, "sgd", 0.3, 2, 7, **settings)
 
 
-@pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
+@pytest.mark.parametrize("compiled", [local_training.compiled, None], ids=["compiled", "plain"])
 @pytest.mark.parametrize("hidden", [(), (5,)])
 @pytest.mark.parametrize("base", ["bce", "softmax"])
 def test_a_balanced_loss_with_tau_zero_is_the_other_to_the_bit(points, base, hidden, compiled, monkeypatch):
-    monkeypatch.setattr(training, "compiled", compiled)
+    monkeypatch.setattr(local_training, "compiled", compiled)
     results = []
     for loss, tau in ((base, 1.0), (f"balanced-{base}", 0.0), (f"balanced-{base}", 1.0)):
         stack, shard, recipe = linear_case(points, hidden, loss, loss_tau=tau)
@@ -181,11 +181,11 @@ def test_balanced_softmax_is_the_papers(points, tau):
         np.testing.assert_allclose(got[1][table], bias, rtol=2e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
+@pytest.mark.parametrize("compiled", [local_training.compiled, None], ids=["compiled", "plain"])
 @pytest.mark.parametrize("tau", [0.5, 1.0])
 def test_balanced_bce_is_what_its_page_says(points, tau, compiled, monkeypatch):
     """Binary cross-entropy at z + τ log(π / (1 − π)), with π the client's own shares as of one more point; float64."""
-    monkeypatch.setattr(training, "compiled", compiled)
+    monkeypatch.setattr(local_training, "compiled", compiled)
     stack, shard, recipe = linear_case(points, (), "balanced-bce", loss_tau=tau)
     start = stack.initial(4)
     x = shard.features[0].toarray().astype(np.float64)
@@ -228,14 +228,14 @@ def test_prediction_does_not_see_the_frequencies(base):
 
 
 @pytest.mark.parametrize("loss", OWN["loss"])
-@pytest.mark.parametrize("compiled", [training.compiled, None], ids=["compiled", "plain"])
+@pytest.mark.parametrize("compiled", [local_training.compiled, None], ids=["compiled", "plain"])
 def test_a_full_gradient_is_autograds(points, loss, compiled, monkeypatch):
-    monkeypatch.setattr(training, "compiled", compiled)
+    monkeypatch.setattr(local_training, "compiled", compiled)
     stack, shard, recipe = linear_case(points, (5,), loss, loss_tau=0.0, prox_mu=0.5)
     start = stack.initial(4)
     exact = start.double().requires_grad_()
     logits = forward(stack.views(exact), torch.from_numpy(shard.features[0].toarray())[None].double())
-    find_loss(loss).value(logits, training._positives(shard.buckets, 0, len(shard), CPU)).backward()
+    find_loss(loss).value(logits, local_training._positives(shard.buckets, 0, len(shard), CPU)).backward()
     got = full_gradient(stack, start, shard, recipe)
     torch.testing.assert_close(got, exact.grad.float(), rtol=1e-4, atol=1e-8)
     assert got.norm() > 0.01

@@ -19,7 +19,7 @@ from sklearn.linear_model import Ridge
 
 from fedmlh import Config, Model, cli, run
 from fedmlh.data.division import divide
-from fedmlh.data.formats import load
+from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay

@@ -16,7 +16,6 @@ from fedmlh import Config, run
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
-from fedmlh.engines.suspects import is_possible
 from fedmlh.entropy.coding import encode
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import (
@@ -36,6 +35,7 @@ from fedmlh.oneround.points import most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sparse, encode_sums
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.one_round.suspects import is_possible
 
 ONCE = Config.load("one-round").replace(
     device="cpu",

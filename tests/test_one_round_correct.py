@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmlh.config import Config
-from fedmlh.engines import correcting
-from fedmlh.engines.revise import revise
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.entropy import coding
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import BroadcastHeader, RequestHeader, claims, pack
@@ -24,7 +22,9 @@ from fedmlh.model.stack import Stack
 from fedmlh.oneround.corrected import CorrectedRanker, decode_networks, encode_networks, shorten
 from fedmlh.oneround.model import LinearRanker
 from fedmlh.runs.folder import RunFolder
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.runs.one_round import correcting
+from fedmlh.runs.one_round.revise import revise
 from fedmlh.serving.predictor import Model
 from once import BASE, DATA, VARIANTS, differing
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from careless import careless
-from fedmlh.engines import simulation
+from fedmlh.engines.run import run
 from fedmlh.federated.messages import Reason
 from once import BASE, DATA, VARIANTS, differing, left
 
@@ -22,7 +22,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of each variant, run in process."""
     folder = tmp_path_factory.mktemp("in-process")
     for name, config in VARIANTS.items():
-        simulation.run(config, DATA, folder / name, workers=2)
+        run(config, DATA, folder / name, workers=2)
     return {name: folder / name for name in VARIANTS}
 
 
@@ -47,7 +47,7 @@ def test_on_ray_the_run_is_that_in_process(
 ) -> None:
     from fedmlh.engines.ray import live_on_ray
 
-    simulation.run(VARIANTS[name], DATA, tmp_path / "ray", engine=live_on_ray, workers=workers)
+    run(VARIANTS[name], DATA, tmp_path / "ray", engine=live_on_ray, workers=workers)
     assert differing(in_process[name], tmp_path / "ray") == []
 
 
@@ -71,7 +71,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_client_asked_again(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "RayRespondents", Shot)
-        simulation.run(VARIANTS["labels"], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=2)
+        run(VARIANTS["labels"], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=2)
     assert len(set(seen[0]) & set(seen[-1])) == 1, "one of the two workers is another one now"
     assert differing(in_process["labels"], tmp_path / "ray") == []
 
@@ -90,7 +90,7 @@ def test_a_client_that_fails_or_takes_workers_down_is_left_out_and_named(cluster
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_once, "Answerer", Fragile)
         patch.setattr(ray_once, "MAX_LOSSES", 1)
-        simulation.run(BASE, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
+        run(BASE, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
     found = left(tmp_path / "ray")
     assert found["metrics 1 clients"] == [0, 1, 4, 5]
     refused = {(entry["client"], entry["reason"]) for entry in found["metrics 1 refused"]}

@@ -15,12 +15,10 @@ from sklearn.linear_model import Ridge
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
-from fedmlh.data.formats import load
-from fedmlh.engines import held_out
+from fedmlh.data.readers.formats import load
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
-from fedmlh.engines.simulation import run
-from fedmlh.engines.suspects import is_possible
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Task
@@ -32,7 +30,9 @@ from fedmlh.oneround.points import round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.folder import RunFolder
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.runs.one_round import held_out
+from fedmlh.runs.one_round.suspects import is_possible
 from once import DATA, VARIANTS, differing, left
 
 BIBTEX = Path(__file__).parents[2] / "shared" / "data" / "Bibtex"

@@ -8,16 +8,16 @@ import torch
 from scipy.sparse import save_npz
 
 from fedmlh.data.division import divide
-from fedmlh.engines.closing import Closing
-from fedmlh.engines.loop import ignore
-from fedmlh.engines.revise import read_client, revise
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.exchange import Respondent
 from fedmlh.oneround.sums import Adder
-from fedmlh.serving.bundle import load_bundle
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.runs.one_round.closing import Closing
+from fedmlh.runs.one_round.revise import read_client, revise
+from fedmlh.runs.rounds import ignore
 from fedmlh.serving.predictor import Model
 from once import BASE, DATA, VARIANTS
 

@@ -20,20 +20,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedmlh.config import Config
 from fedmlh.data.division import divide
-from fedmlh.deployment.agreement import Agreement
-from fedmlh.deployment.federation import Enrolment, Federation
-from fedmlh.deployment.site import Site
-from fedmlh.engines import simulation
-from fedmlh.engines.flower import client as client_app
-from fedmlh.engines.flower import grid as grid_module
-from fedmlh.engines.flower.evaluation import answer_question
-from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
-from fedmlh.engines.flower.processes import largest_reply
-from fedmlh.engines.flower.training import train
 from fedmlh.engines.replay import read_log, replay
-from fedmlh.engines.site_model import make_site_model
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
-from fedmlh.evaluation.report import ask
+from fedmlh.evaluation.questions import ask
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import AGREED_ONCE, Task
 from fedmlh.oneround import budget
@@ -41,6 +31,16 @@ from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Desk, Responden
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
+from fedmlh.sites.agreement import Agreement
+from fedmlh.sites.federation import Enrolment, Federation
+from fedmlh.sites.flower import client as client_app
+from fedmlh.sites.flower import grid as grid_module
+from fedmlh.sites.flower.evaluation import answer_question
+from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
+from fedmlh.sites.flower.processes import largest_reply
+from fedmlh.sites.flower.training import train
+from fedmlh.sites.site import Site
+from fedmlh.sites.site_model import make_site_model
 from fedmlh.sizing import list_open
 from fedmlh.storage import read_checked, write_checked
 from once import BASE, DATA, VARIANTS, differing, left
@@ -55,7 +55,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of each variant, run in process."""
     folder = tmp_path_factory.mktemp("in-process")
     for name, config in VARIANTS.items():
-        simulation.run(config, DATA, folder / name)
+        run(config, DATA, folder / name)
     return {name: folder / name for name in VARIANTS}
 
 
@@ -471,7 +471,7 @@ def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Pat
     with rehearsal.running("site-2", tmp_path / "slow") as start:
         for journal in journals:
             wait_for(lambda journal=journal: journal.exists() and journal.stat().st_size, start)  # type: ignore[misc]
-            killed = rehearsal.find("fedmlh.engines.flower.serverapp")
+            killed = rehearsal.find("fedmlh.sites.flower.serverapp")
             assert killed
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)

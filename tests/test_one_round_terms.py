@@ -9,7 +9,7 @@ import pytest
 
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.oneround.exchange import Desk

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.federated.optimizers import Change, find_step
 from fedmlh.parts import OWN
 

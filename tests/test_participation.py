@@ -11,7 +11,7 @@ from fedmlh import cli
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.runs.folder import RunFolder

@@ -16,10 +16,10 @@ from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
+from fedmlh.model.local_training import Shard, train
 from fedmlh.model.losses import Loss, binary_cross_entropy
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard, train
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
 OWN = [

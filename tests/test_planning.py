@@ -14,15 +14,15 @@ from scipy.sparse import csr_matrix, triu
 
 from fedmlh import cli, sizing
 from fedmlh.config import Config
-from fedmlh.data.convert import write
-from fedmlh.data.formats import load, load_training
+from fedmlh.data.readers.convert import write
+from fedmlh.data.readers.formats import load, load_training
 from fedmlh.data.synthetic import synthesize
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.hashing.theory import collision_probability, typical_positives
 from fedmlh.oneround import budget, solve
 from fedmlh.oneround.forecast import Occurrences, estimate_sums
-from fedmlh.planning import make_plan, weigh
+from fedmlh.planning.plan import make_plan, weigh
 from fedmlh.sizing import Shape, choose_sizes
 
 #: Those of the data that `data synth` makes below.

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from fedmlh import Config, Model, run
-from fedmlh.data.formats import load
+from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
 from fedmlh.errors import UserError
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmlh.data.formats import load, read_points
+from fedmlh.data.readers.formats import load, read_points
 from fedmlh.errors import BadLine, UserError
 from test_formats import X, dense, put, put_npz, put_text
 

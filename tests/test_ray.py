@@ -15,12 +15,12 @@ from careless import careless
 from fedmlh import cli
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
-from fedmlh.engines import simulation
-from fedmlh.engines.population import Population
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
+from fedmlh.runs.population import Population
 from tiny import TINY
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -76,9 +76,9 @@ def differing(a, b):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_run_equals_the_one_in_process(name, tmp_path):
-    simulation.run(VARIANTS[name], DATA, tmp_path / "local")
+    run(VARIANTS[name], DATA, tmp_path / "local")
     workers = {"changes": 3, "grid": 2, "scaffold": 1}[name]
-    simulation.run(VARIANTS[name], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=workers)
+    run(VARIANTS[name], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=workers)
     assert differing(tmp_path / "local", tmp_path / "ray") == []
     assert list((tmp_path / "ray" / "checkpoint").glob("*/client-*")), "clients kept something"
 
@@ -86,8 +86,8 @@ def test_a_run_equals_the_one_in_process(name, tmp_path):
 def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(tmp_path):
     """A round in process, one on Ray in which a worker, stopped before it can answer, is killed, and the last one."""
     config = VARIANTS["changes"]
-    simulation.run(config, DATA, tmp_path / "whole")
-    simulation.run(config.replace(rounds=1), DATA, tmp_path / "run")
+    run(config, DATA, tmp_path / "whole")
+    run(config.replace(rounds=1), DATA, tmp_path / "run")
     seen = []
 
     class Shot(engine.RayClients):
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "RayClients", Shot)
-        simulation.run(config, DATA, tmp_path / "run", engine=engine.live_on_ray, workers=2, resume=True)
+        run(config, DATA, tmp_path / "run", engine=engine.live_on_ray, workers=2, resume=True)
     assert len(seen) == 2
     assert len(set(seen[0]) & set(seen[1])) == 1, "one of the two workers is another one now"
     assert differing(tmp_path / "run", tmp_path / "whole") == []
@@ -122,7 +122,7 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "Worker", Fragile)
         patch.setattr(engine, "MAX_LOSSES", 1)
-        simulation.run(config, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
+        run(config, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
     (line,) = (json.loads(line) for line in (tmp_path / "ray" / "participation.jsonl").read_text().splitlines())
     assert [(entry["client"], entry["reason"]) for entry in line["refused"]] == [(victim, Reason.FAILED)]
     assert line["accepted"] == [client for client in line["sampled"] if client != victim]

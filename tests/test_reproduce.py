@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmlh import cli
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures import FIGURES as FIGURE_MAKERS
 from fedmlh.reproduction.findings import tell_findings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.sizing import RULE, Shape, choose_networks, choose_sizes, find_least, fit_width, parse_size

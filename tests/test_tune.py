@@ -10,12 +10,12 @@ import pytest
 
 import fedmlh
 from fedmlh import cli
-from fedmlh.choices import settle
 from fedmlh.config import Config
-from fedmlh.data.convert import write
-from fedmlh.data.formats import load
+from fedmlh.data.readers.convert import write
+from fedmlh.data.readers.formats import load
 from fedmlh.data.synthetic import synthesize
 from fedmlh.errors import UserError
+from fedmlh.planning.choices import settle
 from fedmlh.tuning.goal import Goal, Wish
 from fedmlh.tuning.results import find_front
 from fedmlh.tuning.search import FINISHED, Row

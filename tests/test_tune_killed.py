@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedmlh.data.convert import write
+from fedmlh.data.readers.convert import write
 from fedmlh.data.synthetic import synthesize
 
 TRIALS = 10

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset as Dataset
     from fedmlh.data.dataset import Labels as Labels
     from fedmlh.data.dataset import Split as Split
-    from fedmlh.data.formats import load as load
+    from fedmlh.data.readers.formats import load as load
     from fedmlh.data.synthetic import synthesize as synthesize
-    from fedmlh.engines.simulation import run as run
+    from fedmlh.engines.run import run as run
     from fedmlh.errors import UserError as UserError
     from fedmlh.model.losses import Loss as Loss
     from fedmlh.model.losses import Positives as Positives
@@ -27,10 +27,10 @@ _PUBLIC = {
     "Positives": "fedmlh.model.losses",
     "Split": "fedmlh.data.dataset",
     "UserError": "fedmlh.errors",
-    "load": "fedmlh.data.formats",
+    "load": "fedmlh.data.readers.formats",
     "load_parts": "fedmlh.parts",
     "register": "fedmlh.parts",
-    "run": "fedmlh.engines.simulation",
+    "run": "fedmlh.engines.run",
     "synthesize": "fedmlh.data.synthetic",
 }
 __all__ = list(_PUBLIC)

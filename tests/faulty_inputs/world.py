@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, save_npz
 
 from fedmlh import cli
-from fedmlh.runs import report
+from fedmlh.comparison import report
 
 D, P = 20, 12  # features, labels
 SIZES = {"train": 30, "test": 10}

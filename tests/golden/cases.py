@@ -76,7 +76,7 @@ def _hash(content: bytes) -> str:
 def run_in_process(config: Config, out: Path) -> dict[str, Any]:
     """Run on this process's threads."""
     from fedmlh.data.source import open_dataset
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     return describe(run(config, open_dataset(config), out).folder)
 
@@ -85,7 +85,7 @@ def run_on_ray(config: Config, out: Path) -> dict[str, Any]:
     """Run on two workers of Ray."""
     from fedmlh.data.source import open_dataset
     from fedmlh.engines.ray import live_on_ray
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
 
     return describe(run(config, open_dataset(config), out, engine=live_on_ray, workers=2).folder)
 
@@ -94,7 +94,7 @@ def run_replayed(config: Config, out: Path) -> dict[str, Any]:
     """Run in process, then once more from the log of who took part."""
     from fedmlh.data.source import open_dataset
     from fedmlh.engines.replay import read_log, replay
-    from fedmlh.engines.simulation import run
+    from fedmlh.engines.run import run
     from fedmlh.runs.folder import RunFolder
 
     dataset = open_dataset(config)
@@ -105,7 +105,7 @@ def run_replayed(config: Config, out: Path) -> dict[str, Any]:
 def run_rehearsed(config: Config, out: Path) -> dict[str, Any]:
     """Run as a server and its sites, processes of this machine, over Flower."""
     from fedmlh.data.source import open_dataset
-    from fedmlh.engines.flower.loopback import create_loopback, train_loopback
+    from fedmlh.sites.flower.loopback import create_loopback, train_loopback
 
     federation = create_loopback(config, open_dataset(config), out)
     train_loopback(federation, lambda line: None)

@@ -47,7 +47,7 @@ def data_convert(
     data_format: FormatOption = "auto",
 ) -> None:
     """Write a data set in another format."""
-    from fedmlh.data.convert import write
+    from fedmlh.data.readers.convert import write
 
     write(open_data(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
     console.print(f"wrote {target}")
@@ -62,8 +62,8 @@ def data_fetch(
     ] = None,
 ) -> None:
     """Get a public data set: download or take the archive, convert it and check its counts."""
-    from fedmlh.data.catalog import CATALOG, find
-    from fedmlh.data.fetch import fetch
+    from fedmlh.data.public.catalog import CATALOG, find
+    from fedmlh.data.public.fetch import fetch
 
     if name is None:
         table = Table("data set")
@@ -97,7 +97,7 @@ def data_synth(
     to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
 ) -> None:
     """Make a synthetic data set that behaves like real extreme data."""
-    from fedmlh.data.convert import write
+    from fedmlh.data.readers.convert import write
     from fedmlh.data.synthetic import synthesize
 
     write(synthesize(num_points=points, num_features=features, num_labels=labels, seed=seed), target, to)

@@ -41,8 +41,8 @@ def init(
 ) -> None:
     """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
     _need_flower()
-    from fedmlh.deployment.federation import Federation, Yardstick
     from fedmlh.evaluation.evaluate import LabelCounts
+    from fedmlh.sites.federation import Federation, Yardstick
     from fedmlh.sizing import Shape, choose_sizes
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
@@ -90,10 +90,10 @@ def start(
 ) -> None:
     """Train at the server; a run that was stopped goes on where it was."""
     _need_flower()
-    from fedmlh.deployment.federation import Federation
-    from fedmlh.deployment.private import private_files
-    from fedmlh.engines.flower.processes import train
-    from fedmlh.engines.flower.waiting import Patience
+    from fedmlh.sites.federation import Federation
+    from fedmlh.sites.flower.processes import train
+    from fedmlh.sites.flower.waiting import Patience
+    from fedmlh.sites.private import private_files
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
@@ -107,7 +107,7 @@ def start(
 def confirm(folder: FolderArgument) -> None:
     """Confirm how many points each enrolled site may count, where it weighs by them (weighting examples, one-round)."""
     _need_flower()
-    from fedmlh.deployment.federation import Federation
+    from fedmlh.sites.federation import Federation
 
     federation = Federation(folder)
     table = Table("site", "training points, confirmed")
@@ -120,7 +120,7 @@ def confirm(folder: FolderArgument) -> None:
 def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder that `site prepare` made")]) -> None:
     """Take part at a site, for as long as the command runs."""
     _need_flower()
-    from fedmlh.engines.flower.processes import keep_supernode
+    from fedmlh.sites.flower.processes import keep_supernode
 
     try:
         keep_supernode(folder, tell)
@@ -132,9 +132,9 @@ def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder
 def status(folder: FolderArgument) -> None:
     """Who has enrolled, who is connected, and how far the run is."""
     _need_flower()
-    from fedmlh.deployment.federation import Federation
-    from fedmlh.engines.flower.control import find_statuses
-    from fedmlh.engines.flower.processes import count_rounds
+    from fedmlh.sites.federation import Federation
+    from fedmlh.sites.flower.control import find_statuses
+    from fedmlh.sites.flower.processes import count_rounds
 
     federation = Federation(folder)
     enrolments, statuses = federation.enrolments(), find_statuses(federation)
@@ -164,7 +164,7 @@ def rehearse(
 ) -> None:
     """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
     _need_flower()
-    from fedmlh.engines.flower.loopback import create_loopback, replay_loopback, train_loopback
+    from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
 
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites, settings)
     dataset = open_data(chosen)
@@ -196,9 +196,9 @@ def prepare(
 ) -> None:
     """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
     _need_flower()
-    from fedmlh.deployment.agreement import Agreement
-    from fedmlh.deployment.consent import check_consent
-    from fedmlh.deployment.site import create_site, read_points
+    from fedmlh.sites.agreement import Agreement
+    from fedmlh.sites.consent import check_consent
+    from fedmlh.sites.site import create_site, read_points
 
     if (public / "public").is_dir():
         raise UserError(f"{public} is the server's folder: pass {public / 'public'}")
@@ -226,7 +226,7 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
 
     A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
     """
-    from fedmlh.choices import MOST_SAMPLED
+    from fedmlh.planning.choices import MOST_SAMPLED
 
     most = sites if config.training == "one-round" else min(config.clients_per_round or MOST_SAMPLED, sites)
     chosen = config.quorum != Config().quorum or "quorum" in dict(map(parse_setting, settings or []))
@@ -254,8 +254,8 @@ def make_model(
 ) -> None:
     """Make a model folder of what the server sent this site after one round: for `fedmlh predict` at the site."""
     _need_flower()
-    from fedmlh.deployment.site import Site
-    from fedmlh.engines.site_model import make_site_model
+    from fedmlh.sites.site import Site
+    from fedmlh.sites.site_model import make_site_model
 
     make_site_model(Site(site), out, tell)
     console.print(f"{out}: ask it with fedmlh predict {out}", soft_wrap=True)

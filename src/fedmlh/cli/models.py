@@ -53,7 +53,7 @@ def predict(
     parts: PartsOption = None,
 ) -> None:
     """Label points or text with a trained model."""
-    from fedmlh.data.formats import read_points
+    from fedmlh.data.readers.formats import read_points
     from fedmlh.serving.predictor import Model
     from fedmlh.storage import write_atomically
 

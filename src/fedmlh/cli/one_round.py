@@ -23,8 +23,8 @@ def add(
     out: OutOption = None,
 ) -> None:
     """Add clients, each from a data folder of its own, under the terms of the run."""
-    from fedmlh.engines.revise import read_client, revise
     from fedmlh.runs.folder import RunFolder
+    from fedmlh.runs.one_round.revise import read_client, revise
 
     dataset = open_data(RunFolder(run).read_config())
     points = [read_client(folder, dataset) for folder in data]
@@ -40,8 +40,8 @@ def remove(
     out: OutOption = None,
 ) -> None:
     """Take clients out; the folder RUN, which still holds their sums, is left as it is."""
-    from fedmlh.engines.revise import revise
     from fedmlh.runs.folder import RunFolder
+    from fedmlh.runs.one_round.revise import revise
 
     if len(set(clients)) < len(clients):
         raise UserError("a client is named twice")

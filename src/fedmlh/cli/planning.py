@@ -13,7 +13,7 @@ from fedmlh.errors import UserError
 
 if TYPE_CHECKING:
     from fedmlh.oneround.forecast import Forecast, Occurrences
-    from fedmlh.planning import Plan
+    from fedmlh.planning.plan import Plan
 
 _BARE: dict[str, Any] = {"box": None, "pad_edge": False, "padding": (0, 1, 0, 0)}  # narrow enough for 80 characters
 
@@ -42,7 +42,7 @@ def plan(
     data sets within a factor of 1.5 with --data, and within 2.5 from totals.
     """
     from fedmlh.oneround.forecast import Occurrences
-    from fedmlh.planning import make_plan, plan_one_round
+    from fedmlh.planning.plan import make_plan, plan_one_round
     from fedmlh.sizing import parse_size
 
     totals = {"labels": labels, "points": points, "positives": positives, "features": features, "nonzeros": nonzeros}
@@ -91,7 +91,7 @@ def plan(
 
 
 def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
-    from fedmlh.data.formats import load_training
+    from fedmlh.data.readers.formats import load_training
     from fedmlh.oneround.forecast import Occurrences
 
     with nullcontext() if quiet or not console.is_terminal else console.status("reading data"):
@@ -101,16 +101,16 @@ def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
 
 def _choose_method(found: "Occurrences") -> str:
     """Say how `recommended` would train on such data."""
-    from fedmlh.choices import settle_method
     from fedmlh.config import Config
-    from fedmlh.planning import PRESET
+    from fedmlh.planning.choices import settle_method
+    from fedmlh.planning.plan import PRESET
 
     _, (reason,) = settle_method(Config.load(PRESET), found.features, found.points, len(found.labels))
     return reason
 
 
 def _print_values(made: "Plan", once: "Forecast | None", method: str | None) -> None:
-    from fedmlh.planning import ONCE, write_command
+    from fedmlh.planning.plan import ONCE, write_command
 
     values: dict[str, Any] = {
         "method": method,
@@ -158,7 +158,7 @@ def _show_rounds(made: "Plan") -> None:
 
 
 def _show_once(once: "Forecast") -> None:
-    from fedmlh.planning import ONCE, write_command
+    from fedmlh.planning.plan import ONCE, write_command
 
     console.print()
     table = Table(**_BARE)

@@ -91,7 +91,7 @@ def compare(
     parts: PartsOption = None,
 ) -> None:
     """Train FedMLH and FedAvg, or any number of set-ups, on the same points and seeds, and set them side by side."""
-    from fedmlh.runs.methods import Plan
+    from fedmlh.comparison.methods import Plan
 
     flags: dict[str, Any] = {"rounds": rounds, "device": device, "test_every_round": test_every_round or None}
     fixed = [name for name, value in flags.items() if value is not None]
@@ -125,7 +125,7 @@ def replay(
     from fedmlh.engines.replay import read_log
     from fedmlh.engines.replay import replay as repeat
     from fedmlh.runs.folder import RunFolder
-    from fedmlh.serving.bundle import have_same_weights
+    from fedmlh.runs.model_folder import have_same_weights
 
     original, copy = RunFolder(folder), RunFolder(out or folder.with_name(f"{folder.name}-replay"))
     config, log = read_log(original)
@@ -149,7 +149,7 @@ def report(
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
 ) -> None:
     """Write a self-contained HTML report of finished runs, and their figures as CSV beside it."""
-    from fedmlh.runs.methods import find_runs
+    from fedmlh.comparison.methods import find_runs
 
     check_target(out)
     print_report([run for folder in runs for run in find_runs(folder)], out, f"{out.stem}-")
@@ -177,8 +177,8 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
 
 
 def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, title: str = "", **options: Any) -> None:
-    from fedmlh.choices import settle
-    from fedmlh.engines.simulation import run as simulate
+    from fedmlh.engines.run import run as simulate
+    from fedmlh.planning.choices import settle
 
     config, reasons = settle(config, dataset)
     for reason in reasons:

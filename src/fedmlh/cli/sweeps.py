@@ -5,13 +5,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmlh.comparison.settings import show_value
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
-from fedmlh.runs.settings import show_value
 
 if TYPE_CHECKING:
+    from fedmlh.comparison.methods import Entry
     from fedmlh.data.dataset import Dataset
-    from fedmlh.runs.methods import Entry
 
 #: In characters of up to four bytes, with room for algorithm and seed: file systems allow 255 bytes.
 _LONGEST_NAME = 50
@@ -63,7 +63,7 @@ def _split(raw: str) -> list[str]:
 
 def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configure: Configure) -> "list[Entry]":
     """Return every config with every combination of swept values; one config alone means FedMLH and FedAvg."""
-    from fedmlh.runs.methods import Entry
+    from fedmlh.comparison.methods import Entry
 
     if len(configs) == 1 and not swept:
         chosen = configure(configs[0], {})
@@ -120,9 +120,9 @@ def as_file_name(name: str) -> str:
 
 def check_methods(entries: "Sequence[Entry]", dataset: "Dataset") -> None:
     """Refuse, before anything is trained, what a run would refuse once it knows the data."""
-    from fedmlh.choices import settle
     from fedmlh.data.division import divide
     from fedmlh.federated.task import Task
+    from fedmlh.planning.choices import settle
 
     partitions = set()
     for entry in entries:

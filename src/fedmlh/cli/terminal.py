@@ -18,8 +18,8 @@ from fedmlh.config import Config
 from fedmlh.display import escape_json, make_printable
 
 if TYPE_CHECKING:
+    from fedmlh.comparison.comparison import Row
     from fedmlh.data.dataset import Dataset
-    from fedmlh.runs.comparison import Row
 
 
 class PlainConsole(Console):
@@ -141,10 +141,10 @@ def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None
 
 def print_report(folders: list[Path], target: Path, tables: str | None = None) -> None:
     """Write the report of these runs, also as CSV if `tables` says how such names begin, and print its tables."""
-    from fedmlh.runs.comparison import compare, show_difference
+    from fedmlh.comparison.comparison import compare, show_difference
+    from fedmlh.comparison.report import write_page
+    from fedmlh.comparison.tables import write_tables
     from fedmlh.runs.folder import RunFolder
-    from fedmlh.runs.report import write_page
-    from fedmlh.runs.tables import write_tables
 
     comparison = compare([RunFolder(folder) for folder in folders])
     write_page(comparison, target)

@@ -2,7 +2,7 @@
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
-from fedmlh.data.formats import load
+from fedmlh.data.readers.formats import load
 from fedmlh.data.synthetic import synthesize
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmlh.engines.memory import keep_large_blocks
-from fedmlh.engines.population import Population
+from fedmlh.engines.allocator import keep_large_blocks
+from fedmlh.federated.broadcast import HELD, HELD_ROUND
 from fedmlh.federated.client import Assignment, Client, Memory
-from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.messages import Rejected, name_failure
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.model.losses import find_loss
 from fedmlh.model.threads import one_thread
+from fedmlh.runs.population import Population
 
 
 class Trainer(Protocol):

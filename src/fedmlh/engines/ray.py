@@ -20,7 +20,6 @@ import ray
 import torch
 from scipy.sparse import csr_matrix, vstack
 
-from fedmlh.engines.population import Population
 from fedmlh.engines.ray_cluster import join_cluster, start_cluster
 from fedmlh.engines.ray_once import RayRespondents
 from fedmlh.engines.ray_stock import Arrays, cut
@@ -32,9 +31,10 @@ from fedmlh.federated.sharing import add_points
 from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected
+from fedmlh.model.local_training import Shard
 from fedmlh.model.threads import one_thread
-from fedmlh.model.training import Shard
 from fedmlh.parts import list_sources
+from fedmlh.runs.population import Population
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import ray
 from scipy.sparse import csr_matrix, vstack
 
 from fedmlh.data.dataset import Labels
-from fedmlh.engines.population import Population
 from fedmlh.engines.ray_stock import Arrays, cut
 from fedmlh.engines.ray_workers import MAX_LOSSES, Crew, Employee
 from fedmlh.federated.client import Memory
@@ -22,6 +21,7 @@ from fedmlh.federated.participation import Refusal
 from fedmlh.federated.task import Task
 from fedmlh.model.threads import one_thread
 from fedmlh.oneround.exchange import Respondent
+from fedmlh.runs.population import Population
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
-from fedmlh.engines.collecting import Post
 from fedmlh.engines.local import LocalClients, live_in_process
-from fedmlh.engines.loop import Run, Tell, Watch, ignore
-from fedmlh.engines.population import Population
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.participation import Attempt
 from fedmlh.federated.tally import Outbox
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.one_round.collecting import Post
+from fedmlh.runs.population import Population
+from fedmlh.runs.rounds import Run, Tell, Watch, ignore
 
 
 class ReplayedClients:

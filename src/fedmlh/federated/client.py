@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
+from fedmlh.federated.broadcast import keep_model, read_model, sends_changes
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
 from fedmlh.federated.corrections import correct
-from fedmlh.federated.delivery import keep_model, read_model, sends_changes
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
+from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train
 from fedmlh.model.recipe import Recipe
-from fedmlh.model.training import Shard, draw_orders, full_gradient, train
 from fedmlh.randomness import generator
 
 

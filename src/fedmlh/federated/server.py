@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.errors import UserError
-from fedmlh.federated.clipping import Clipping, Lengths, cap_weight, confine
-from fedmlh.federated.delivery import (
+from fedmlh.federated.broadcast import (
     Changes,
     drop_old,
     encode_change,
@@ -18,6 +17,7 @@ from fedmlh.federated.delivery import (
     write_control,
     write_models,
 )
+from fedmlh.federated.clipping import Clipping, Lengths, cap_weight, confine
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
 from fedmlh.federated.optimizers import Change, Vectors, find_step
 from fedmlh.federated.participation import Attempt, Refusal

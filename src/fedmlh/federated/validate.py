@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedmlh.federated.aggregate import LIMIT, square_length
+from fedmlh.federated.broadcast import largest_payload, read_control
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
-from fedmlh.federated.delivery import largest_payload, read_control
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, unpack
 from fedmlh.federated.task import Seeds, Task
 

@@ -19,19 +19,19 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import divide
 from fedmlh.data.partition import fit_partition
 from fedmlh.data.statistics import describe
-from fedmlh.engines.device import pick_device
 from fedmlh.engines.local import live_in_process
-from fedmlh.engines.population import Population
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.evaluation.costs import peak_memory_bytes, reset_peak_memory
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.lock import hold
+from fedmlh.model.device import pick_device
 from fedmlh.randomness import generator
 from fedmlh.reproduction.plan import Job
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.theory import check_hashing, check_rate
+from fedmlh.runs.population import Population
 
 #: Of every round that was judged; what figures show.
 CURVES = ("precision", "precision_paper", "precision_frequent", "precision_infrequent")

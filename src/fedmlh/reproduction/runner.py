@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from fedmlh.engines.device import pick_device
 from fedmlh.errors import UserError
+from fedmlh.model.device import pick_device
 from fedmlh.reproduction.measures import measure
 from fedmlh.reproduction.plan import Job
 from fedmlh.storage import FORMAT_VERSION, write_atomically

@@ -15,9 +15,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedmlh.errors import UserError
+from fedmlh.federated.broadcast import HELD, HELD_ROUND
 from fedmlh.federated.client import Memory
 from fedmlh.federated.clipping import Lengths
-from fedmlh.federated.delivery import HELD, HELD_ROUND
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState, Tried
 from fedmlh.model.stack import Stack

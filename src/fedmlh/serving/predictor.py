@@ -14,7 +14,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
 from fedmlh.model.losses import find_loss
-from fedmlh.serving.bundle import Bundle, load_bundle
+from fedmlh.runs.model_folder import Bundle, load_bundle
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedmlh.choices import settle_clients
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
-from fedmlh.engines.device import pick_device
 from fedmlh.errors import UserError
 from fedmlh.federated.task import TRAINING, Task
+from fedmlh.model.device import pick_device
 from fedmlh.oneround.forecast import Occurrences, forecast
-from fedmlh.planning import weigh
+from fedmlh.planning.choices import settle_clients
+from fedmlh.planning.plan import weigh
 from fedmlh.sizing import Shape, choose_sizes, show_mib
 from fedmlh.tuning.space import (
     HASHED,

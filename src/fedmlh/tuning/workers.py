@@ -19,7 +19,7 @@ import torch
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.source import open_dataset
-from fedmlh.engines.simulation import run
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 
 

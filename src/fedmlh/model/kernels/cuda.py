@@ -1,6 +1,6 @@
 """Local training on a GPU: all sampled clients × all tables as one batched computation, captured once as a CUDA graph.
 
-The reference is `train_plain` in fedmlh.model.training; tests/test_cuda.py holds the two together.
+The reference is `train_plain` in fedmlh.model.local_training; tests/test_cuda.py holds the two together.
 
 A step is bound by memory: it must read and write every parameter and its two moments, so all else is there to keep out
 of Adam's way. Rows of the first layer whose features a batch does not carry are left alone, and caught up when they are
@@ -23,10 +23,10 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from fedmlh.model.kernels.schedule import PACE, TAIL, make_schedule
+from fedmlh.model.local_training import Shard
 from fedmlh.model.losses import find_loss, logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
-from fedmlh.model.training import Shard
 
 #: Rows of a weight begin where the GPU can read 16 bytes at once; the columns added for that stay zero.
 _ALIGN = 8

@@ -1,6 +1,6 @@
 """Local training on the CPU as one compiled loop a table: no Python a step, sparse inputs, sparse targets.
 
-The reference is `train_plain` in fedmlh.model.training; tests/test_kernels.py holds the two together. What differs is
+The reference is `train_plain` in fedmlh.model.local_training; tests/test_kernels.py compares the two. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
 not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
 FedProx or a correction of the gradient no row is ever without a gradient, so that each is updated at every step.

@@ -1,0 +1,142 @@
+"""A report of one or more runs: one self-contained HTML file with tables and curves."""
+
+import importlib.util
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from string import Template
+
+from fedmlh.comparison.comparison import Comparison, show_difference
+from fedmlh.comparison.differences import RESAMPLES
+from fedmlh.comparison.plots import MOST_SHADED, draw_curves
+from fedmlh.display import escape_html
+from fedmlh.runs.folder import FinishedRun
+from fedmlh.storage import write_atomically
+
+_PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+h1 { overflow-wrap: anywhere; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+th { max-width: 14rem; } td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
+.curves svg { width: 100%; min-width: 44rem; height: auto; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; max-width: 48rem; }
+@media (max-width: 40rem) { body { margin: 1rem auto; } th, td { padding: .25rem .5rem; font-size: 14px; } }
+@media print { body { margin: 0; max-width: none; } }
+</style></head><body>
+<h1>$title</h1>
+<p class="note">$selection</p>
+<h2>Figures</h2><div class="wide">$table</div>
+$differing
+$differences
+<h2>Curves</h2><p class="note">$curves_note</p><div class="wide curves">$curves</div>
+$clients
+<h2>Settings</h2><p class="note">$settings_note</p>
+<pre>$settings</pre>
+</body></html>
+""")
+_DIFFERENCES = (
+    "How much better than {first}, in points of 100, seed by seed on the same test points. Over seeds: the 95 % "
+    "t-interval for the mean of the seeds’ differences. It says what other partitions, starts and samples may give. "
+    "Over test points: the 95 % bootstrap interval ({resamples:,} resamples) of the differences, averaged over seeds. "
+    "It says what other test points may give. A claim needs both intervals to leave out 0."
+)
+
+
+def write_page(comparison: Comparison, target: Path) -> None:
+    """Write the page of a comparison, with curves.png beside it."""
+    runs = [run for method in comparison.methods for run in method.runs]
+    notes = []
+    if any("validation" in run.summary for run in runs):
+        notes.append(
+            "The best round was chosen on validation points held out from training; the table is the test part at "
+            "that round, measured once. ± is the standard deviation over seeds."
+        )
+    if any(run.config.selection == "paper" for run in runs):
+        notes.append(
+            "“Best round on test”: the round was chosen on the test part, as in the paper. Such figures are optimistic "
+            "and are for reproduction only."
+        )
+    picture = None
+    curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
+    if importlib.util.find_spec("matplotlib"):
+        svg, picture = draw_curves(comparison.methods, "svg").decode(), draw_curves(comparison.methods, "png")
+        curves = svg[svg.index("<svg") :]
+    several = any(len(method.runs) > 1 for method in comparison.methods)
+    shaded = "; the shade is from the lowest to the highest" if len(comparison.methods) <= MOST_SHADED else ""
+    page = _PAGE.substitute(
+        title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
+        selection=" ".join(notes),
+        table=_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
+        differing=_show_differing(comparison),
+        differences=_show_differences(comparison),
+        curves_note=f"Mean over seeds{shaded}." if several else "",
+        curves=curves,
+        clients=_clients(runs),
+        settings_note=f"Of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
+        settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
+    )
+    write_atomically(target, page.encode())
+    if picture is not None:
+        write_atomically(target.parent / "curves.png", picture)
+
+
+def _show_differing(comparison: Comparison) -> str:
+    if not comparison.settings:
+        return ""
+    table = _table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.settings])
+    note = "Settings in which the methods differ; – where a setting has no effect."
+    return f'<h2>What differs</h2><p class="note">{note}</p><div class="wide">{table}</div>'
+
+
+def _show_differences(comparison: Comparison) -> str:
+    parts = []
+    for method, group in groupby(comparison.differences, lambda difference: difference.method):
+        rows = [show_difference(difference) for difference in group]
+        head = (method, "difference", "95 % over seeds", "95 % over test points")
+        parts.append(f'<div class="wide">{_table(head, rows)}</div><br>')
+    if len(comparison.methods) < 2:
+        return ""
+    about = _DIFFERENCES.format(first=escape_html(comparison.names[0]), resamples=RESAMPLES) if parts else ""
+    notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in comparison.notes)
+    return f'<h2>Differences</h2><p class="note">{about}</p>{"".join(parts)}{notes}'
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape_html(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _clients(runs: Sequence[FinishedRun]) -> str:
+    """What the shared model gives each client, where that was measured."""
+    parts = []
+    for run in runs:
+        clients = run.summary.get("clients", [])
+        if not clients:
+            continue
+        ks = list(run.summary["precision"])
+        alone = "precision_alone" in clients[0]
+        head = ["client", "points", "held out", *(f"P@{k}" for k in ks), *(f"alone P@{k}" for k in ks if alone)]
+        rows = [
+            [
+                str(client.get("site", client["client"])),
+                f"{client['examples']:,}",
+                f"{client['held_out']:,}",
+                *(f"{100 * client['precision'][k]:.1f}" for k in ks),
+                *(f"{100 * client['precision_alone'][k]:.1f}" for k in ks if alone),
+            ]
+            for client in clients
+        ]
+        name = escape_html(run.folder.path.name)
+        # Many runs of many clients would bury what follows.
+        shown = " open" if len(runs) == 1 else ""
+        parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
+    if not parts:
+        return ""
+    note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."
+    return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts)

@@ -1,0 +1,214 @@
+"""Data from files, whatever their format: `load` for a data set, `read_points` for points to predict."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.data.readers import cache
+from fedmlh.data.readers.files import open_bytes, read_lines, readable
+from fedmlh.data.readers.jsonl import read_jsonl, read_lf, read_texts
+from fedmlh.data.readers.layout import FORMATS, Layout, recognise
+from fedmlh.data.readers.npz import read_features, read_npz
+from fedmlh.data.readers.raw import RawFolder, RawPart, merge_sites
+from fedmlh.data.readers.xmc import (
+    build_points,
+    find_bounds,
+    read_svmlight,
+    read_svmlight_file,
+    read_xmc,
+    read_xmc_apart,
+    read_xmc_file,
+    shift_features,
+)
+from fedmlh.data.text import DEFAULT_DIM, KINDS, TextFeatures
+from fedmlh.errors import UserError
+
+READERS: dict[str, Callable[[Layout], RawFolder]] = {
+    "npz": read_npz,
+    "xmc": read_xmc,
+    "xmc-apart": read_xmc_apart,
+    "svmlight": read_svmlight,
+    "jsonl": read_jsonl,
+    "lf": read_lf,
+}
+
+
+def load(
+    path: Path | str,
+    *,
+    data_format: str = "auto",
+    text_features: str = "hashing",
+    text_dim: int = DEFAULT_DIM,
+    training_only: bool = False,
+) -> Dataset:
+    """The data set in a folder, recognised by its files; text becomes features the given way.
+
+    With `training_only` no file of the test part is opened: the first training point stands in its place.
+    """
+    if text_features not in KINDS:
+        raise UserError(f"text features {text_features!r} should be one of {', '.join(KINDS)}")
+    hashing = TextFeatures.hashing(text_dim)
+    layout = recognise(Path(path), data_format)
+    settings: dict[str, str | int] = {}
+    if training_only:
+        layout, settings["part"] = _leave_out_test(layout), "training"
+    dataset = _load(layout, settings, text_features, text_dim, hashing)
+    return replace(dataset, test=dataset.train.take(np.zeros(1, np.int64))) if training_only else dataset
+
+
+def _load(
+    layout: Layout, settings: dict[str, str | int], text_features: str, text_dim: int, hashing: TextFeatures
+) -> Dataset:
+    """The data set of a recognised folder, from the cache where it is there."""
+    if layout.kinds == {"npz"}:
+        return read(layout, text_features, hashing)
+
+    if layout.kinds & {"jsonl", "lf"}:
+        settings["text_features"] = text_features
+        if text_features == "hashing":
+            settings["text_dim"] = text_dim
+    began = time.time_ns()
+    with readable(layout.folder):
+        key = cache.describe_source(layout, settings)
+    dataset = cache.fetch(key)
+    if dataset is not None:
+        return dataset
+    if not cache.is_settled(key, began):
+        return read(layout, text_features, hashing)
+    with cache.take_turn(key):
+        dataset = cache.fetch(key)
+        if dataset is None:
+            dataset = read(layout, text_features, hashing)
+            with readable(layout.folder):
+                unchanged = cache.describe_source(layout, settings) == key
+            if unchanged:
+                cache.store(key, dataset)
+    return dataset
+
+
+def load_training(path: Path | str, data_format: str = "auto") -> Split:
+    """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
+    return load(path, data_format=data_format, training_only=True).train
+
+
+def _leave_out_test(layout: Layout) -> Layout:
+    # Readers want two parts: here both are the training part.
+    sites = tuple(_leave_out_test(site) for site in layout.sites)
+    return replace(layout, test=layout.train, test_filter=layout.train_filter, sites=sites)
+
+
+def read_raw(layout: Layout) -> RawFolder:
+    """What the files of a recognised folder say."""
+    if layout.kind == "sites":
+        readers = dict(READERS)
+        if layout.kinds == {"svmlight"}:
+            readers["svmlight"] = partial(read_svmlight, bounds=find_bounds(layout.sites))
+        raw = merge_sites(layout.folder, {site.folder.name: readers[site.kind](site) for site in layout.sites})
+    else:
+        raw = READERS[layout.kind](layout)
+    for part, name in ((raw.train, "training"), (raw.test, "test")):
+        if part.Y.shape[0] == 0:
+            raise UserError(f"{layout.folder}: the {name} part has no points")
+    return raw
+
+
+def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
+    """The data set of a recognised folder, from its files."""
+    raw = read_raw(layout)
+    text = None
+    if raw.is_text:
+        text = TextFeatures.fit_tfidf(raw.train.points) if text_features == "tfidf" else hashing
+
+    def split(part: RawPart) -> Split:
+        X = part.points if text is None else text.transform(part.points)
+        return Split(X, part.Y, part.excluded, part.sites)
+
+    name = layout.folder.resolve().name
+    parts = (split(raw.train), split(raw.test))
+    return Dataset(name, *parts, raw.labels, text, raw.notes, raw.site_names, raw.first_feature)
+
+
+def read_points(
+    path: Path | str,
+    *,
+    data_format: str = "auto",
+    text: bool = False,
+    num_features: int | None = None,
+    first_feature: int | None = None,
+) -> csr_matrix | list[str]:
+    """Points to predict, from one file: features [n, d], or texts; labels are allowed and passed over.
+
+    `text` says that the model reads text, which makes a .txt file one document a line. `num_features` is the
+    model's d. `first_feature` (0 or 1) says where svmlight features start, where the file cannot.
+    """
+    path = Path(path)
+    if data_format not in FORMATS:
+        raise UserError(f"data format {data_format!r} is not one of {', '.join(FORMATS)}")
+    if not path.is_file():
+        raise UserError(f"{path}: should be a file with points to predict")
+    name = path.name.removesuffix(".gz")
+    if data_format == "auto":
+        data_format = guess_format(path, name, text)
+    if (data_format == "text") != text:
+        has, needs = ("text", "features") if data_format == "text" else ("features", "text")
+        raise UserError(f"{path}: holds {has}, but the model was trained on {needs}")
+    if data_format == "text":
+        points: csr_matrix | list[str]
+        points = read_texts(path) if name.endswith((".jsonl", ".json")) else [line for _, line in read_lines(path)]
+    elif data_format == "npz":
+        points = read_features(path)[0]
+    elif data_format == "xmc":
+        rows, (_, d, _), _ = read_xmc_file(path)
+        points = build_points(path, rows, d)[0]
+    else:
+        points = read_svmlight_points(path, num_features, first_feature)
+    if isinstance(points, csr_matrix) and num_features not in (None, points.shape[1]):
+        raise UserError(f"{path}: has {points.shape[1]:,} features, the model was trained on {num_features:,}")
+    return points
+
+
+def guess_format(path: Path, name: str, text: bool) -> str:
+    """The format of a single file, by its name; a .txt file of numbers is told by its header."""
+    if name.endswith((".jsonl", ".json")) or (text and name.endswith(".txt")):
+        return "text"
+    if name.endswith(".npz"):
+        return "npz"
+    if name.endswith((".svm", ".svmlight", ".libsvm")):
+        return "svmlight"
+    if name.endswith(".txt"):
+        with readable(path), open_bytes(path) as file:
+            fields = file.readline(200).split()
+        return "xmc" if len(fields) == 3 and all(field.isdigit() for field in fields) else "svmlight"
+    raise UserError(
+        f"{path}: should end in .jsonl, .txt, .npz, .svm, .svmlight or .libsvm (all but .npz also with .gz)"
+    )
+
+
+def read_svmlight_points(path: Path, num_features: int | None, first_feature: int | None) -> csr_matrix:
+    """Features of a file with no header; a file that fits both ways of counting features is not guessed at."""
+    if first_feature not in (None, 0, 1):
+        raise UserError(f"the first feature is {first_feature}, and should be 0 or 1")
+    rows, _ = read_svmlight_file(path)
+    lowest, highest = int(rows.features.min(initial=2**31 - 1)), int(rows.features.max(initial=-1))
+    if first_feature is None and lowest == 0:
+        first_feature = 0
+    if first_feature is None and highest == num_features:
+        first_feature = 1
+    if first_feature is None and highest >= 0:
+        raise UserError(
+            f"{path}: nothing in it tells whether features count from 0 or from 1; say which with "
+            "--first-feature, or begin the file with the header `points features labels`, which counts from 0"
+        )
+    base = first_feature or 0
+    if lowest < base:
+        raise UserError(f"{path}: has a feature 0, though features should count from 1")
+    d = highest + 1 - base if num_features is None else num_features
+    if highest - base >= d:
+        raise UserError(f"{path}: has a feature {highest:,}, the model was trained on {d:,} features")
+    return build_points(path, shift_features(rows, base), d)[0]

@@ -1,0 +1,190 @@
+"""Raw text with labels: one JSON object a line, in our own layout or that of the repository's LF data sets."""
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmlh.data.dataset import Labels
+from fedmlh.data.matrix import build_labels, check_labels, count_merged
+from fedmlh.data.readers.files import read_lines
+from fedmlh.data.readers.label_files import read_filter, read_labels
+from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.raw import RawFolder, RawPart
+from fedmlh.errors import BadLine, UserError
+
+Record = dict[str, Any]
+#: The labels of a record, by number, or as they are where the catalogue does not list them.
+TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
+
+
+def read_records(path: Path) -> Iterator[tuple[int, Record]]:
+    """Number and object of each line that is not empty."""
+    for lineno, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        # Numbers of thousands of digits are a ValueError too, and brackets nested as deep a RecursionError.
+        except (ValueError, RecursionError) as problem:
+            reason = getattr(problem, "msg", None) or str(problem)
+            raise BadLine(path, lineno, f"is not JSON ({reason})") from None
+        if not isinstance(record, dict):
+            raise BadLine(path, lineno, 'should be a JSON object, like {"text": …}')
+        yield lineno, record
+
+
+def take_string(path: Path, lineno: int, record: Record, field: str, default: str | None = None) -> str:
+    """A field that should be a string."""
+    value = record.get(field, default)
+    if not isinstance(value, str):
+        problem = f"`{field}` should be a string" if field in record else f"has no `{field}`"
+        raise BadLine(path, lineno, problem)
+    return value
+
+
+def take_key(path: Path, lineno: int, value: object, field: str) -> str:
+    """A label's key: a string or a whole number."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadLine(path, lineno, f"{field} {value!r:.40} should be a string or a whole number")
+    key = str(value)
+    if not key.strip():
+        raise BadLine(path, lineno, f"{field} {key!r} is empty")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise BadLine(path, lineno, f"{field} {key!r:.40} is half a character, which no file can hold") from None
+    return key
+
+
+def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
+    """A field that should be a list."""
+    value = record.get(field)
+    if not isinstance(value, list):
+        raise BadLine(path, lineno, f"`{field}` should be a list" if field in record else f"has no `{field}`")
+    return value
+
+
+def take_text(path: Path, lineno: int, record: Record) -> str:
+    """The text of a record of either layout."""
+    if "text" in record or not ("title" in record or "content" in record):
+        return take_string(path, lineno, record, "text")
+    title = take_string(path, lineno, record, "title", "")
+    content = take_string(path, lineno, record, "content", "")
+    return f"{title} {content}".strip()
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file, whatever labels it may have."""
+    return [take_text(path, lineno, record) for lineno, record in read_records(path)]
+
+
+def read_jsonl(layout: Layout) -> RawFolder:
+    """A folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
+    if layout.labels is not None:
+        labels = read_labels(layout.labels)
+    else:
+        labels = collect_labels([layout.train[0], layout.test[0]])
+    find = index_labels(labels)
+
+    def take_labels(path: Path, lineno: int, record: Record) -> Iterator[int | str]:
+        for value in take_list(path, lineno, record, "labels"):
+            key = take_key(path, lineno, value, "label")
+            try:
+                yield find(key)
+            except ValueError as problem:
+                raise BadLine(path, lineno, str(problem)) from None
+
+    return read_parts(layout, labels, take_labels)
+
+
+def index_labels(labels: Labels) -> Callable[[str], int | str]:
+    """A look-up by key, then by name, that answers the label's number, or the label itself if it is not listed."""
+    by_key = {key: number for number, key in enumerate(labels.keys)}
+    # Without labels.txt a label's name is its key.
+    named = labels.names is not labels.keys
+    by_name = {name: number for number, name in enumerate(labels.names)} if named else {}
+    uses = Counter(labels.names) if named else Counter()
+
+    def find(label: str) -> int | str:
+        if label not in by_key and uses[label] > 1:
+            raise ValueError(f"label {label!r:.60} is the name of {uses[label]} labels of labels.txt: give its key")
+        return by_key.get(label, by_name.get(label, label))
+
+    return find
+
+
+def collect_labels(paths: list[Path]) -> Labels:
+    """The catalogue of a source that has none: the sorted labels of all its parts."""
+    keys: set[str] = set()
+    for path in paths:
+        for lineno, record in read_records(path):
+            keys.update(take_key(path, lineno, value, "label") for value in take_list(path, lineno, record, "labels"))
+            check_labels(path, len(keys))
+    if not keys:
+        raise UserError(f"{paths[0].parent}: no point of it has a label")
+    ordered = tuple(sorted(keys))
+    return Labels(ordered, ordered)
+
+
+def read_lf(layout: Layout) -> RawFolder:
+    """A folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
+    assert layout.labels is not None
+    names: dict[str, str] = {}
+    for lineno, record in read_records(layout.labels):
+        key = take_key(layout.labels, lineno, record.get("uid"), "uid")
+        if key in names:
+            raise BadLine(layout.labels, lineno, f"the uid {key!r:.40} is taken by a line above")
+        names[key] = take_string(layout.labels, lineno, record, "title", "").strip() or key
+        check_labels(layout.labels, len(names))
+    if not names:
+        raise UserError(f"{layout.labels}: names no label")
+    labels = Labels(tuple(names), tuple(names.values()))
+
+    def take_labels(path: Path, lineno: int, record: Record) -> Iterator[int | str]:
+        for number in take_list(path, lineno, record, "target_ind"):
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(labels):
+                raise BadLine(
+                    path, lineno, f"target_ind {number!r:.40} should be a whole number from 0 below {len(labels):,}"
+                )
+            yield number
+
+    return read_parts(layout, labels, take_labels)
+
+
+def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFolder:
+    """Both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
+
+    Catalogues are often made of the labels met in training, and no model can predict the others.
+    """
+    train, train_notes = read_part(layout.train[0], layout.train_filter, labels, take_labels, must_know=True)
+    test, test_notes = read_part(layout.test[0], layout.test_filter, labels, take_labels, must_know=False)
+    return RawFolder(train, test, labels, train_notes + test_notes)
+
+
+def read_part(
+    path: Path, filter_path: Path | None, labels: Labels, take_labels: TakeLabels, must_know: bool
+) -> tuple[RawPart, tuple[str, ...]]:
+    """Texts and labels of one file, and what there is to note."""
+    texts: list[str] = []
+    numbers, ends = array("i"), array("q", [0])  # lists of whole numbers would take four times the memory
+    unknown = 0
+    for lineno, record in read_records(path):
+        texts.append(take_text(path, lineno, record))
+        for label in take_labels(path, lineno, record):
+            if isinstance(label, int):
+                numbers.append(label)
+            elif must_know:
+                raise BadLine(path, lineno, f"label {label!r:.60} is not in labels.txt")
+            else:
+                unknown += 1
+        ends.append(len(numbers))
+    Y, merged = build_labels(np.frombuffer(numbers, np.int32), np.frombuffer(ends, np.int64), (len(texts), len(labels)))
+    notes = count_merged(path.name, 0, merged)
+    if unknown:
+        notes += (f"{path.name}: labels that labels.txt does not list: {unknown:,} left out",)
+    return RawPart(texts, Y, read_filter(filter_path, Y.shape)), notes

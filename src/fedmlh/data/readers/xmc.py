@@ -1,0 +1,202 @@
+"""Features and labels as text: the Extreme Classification Repository's files, and multi-label svmlight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.data.dataset import Labels
+from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
+from fedmlh.data.readers.files import GUNZIP, check_unpacked, open_bytes, readable
+from fedmlh.data.readers.label_files import name_labels, number_labels, read_filter, read_labels
+from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
+from fedmlh.data.readers.raw import RawFolder, RawPart
+from fedmlh.errors import BadLine, UserError
+
+Header = tuple[int, int, int]  # points, features, labels
+LIMITS = {"points": 2**62, "features": MAX_FEATURES + 1, "labels": MAX_LABELS + 1}
+
+
+def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
+    """The repository's first line: how many there are of each of `heads`."""
+    fields = line.split()
+    if len(fields) != len(heads) or not all(field.isdigit() for field in fields):
+        hint = "; a file that has no such header is svmlight" if len(heads) == 3 else ""
+        raise BadLine(path, 1, f"should be `{' '.join(heads)}`, is {quote(line.strip())}{hint}")
+    try:
+        return [parse_whole(f, f"number of {what}", LIMITS[what]) for f, what in zip(fields, heads, strict=True)]
+    except ValueError as problem:
+        raise BadLine(path, 1, str(problem)) from None
+
+
+def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
+    """The points of one file of the repository; its header and its lines agree."""
+    rows, (n, d, p), notes = read_headed_file(path, "points", "features", "labels")
+    return rows, (n, d, p), notes
+
+
+def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[str, ...]]:
+    """The points of a file whose header says how many there are of each of `heads`; a size bounds its ids."""
+    with readable(path), open_bytes(path) as file:
+        first = file.readline(200)
+        header = parse_header(path, first, *heads)
+        n = header[0]
+        grammar = Grammar(header[1], header[2] if len(header) == 3 else MAX_LABELS)
+        blocks: list[Rows] = []
+        packed, held, count, last = path.stat().st_size, 0, 0, first
+        for lineno, block in read_blocks(path, file, 2):
+            blocks.append(parse_block(path, lineno, block, grammar))
+            held += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, held, GUNZIP)
+            count, last = count + len(blocks[-1]), block
+            if count > n:
+                raise BadLine(path, n + 2, f"the header promises {n:,} points, and here is one more")
+    if count != n:
+        raise UserError(f"{path}: the header promises {n:,} points, the file has {count:,}; it may be cut short")
+    return Rows.join(blocks), header, note_ending(path, last)
+
+
+def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, tuple[str, ...]]:
+    """The points of one file with no header, its features numbered as the file has them."""
+    grammar = Grammar(num_labels=num_labels, svmlight=True)
+    blocks: list[Rows] = []
+    with readable(path), open_bytes(path) as file:
+        packed, held, last = path.stat().st_size, 0, b"\n"
+        for lineno, block in read_blocks(path, file, 1):
+            blocks.append(parse_block(path, lineno, block, grammar))
+            held += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, held, GUNZIP)
+            last = block
+    return Rows.join(blocks), note_ending(path, last)
+
+
+def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
+    """A last line without its end is fine, and is also what a file that was cut short looks like."""
+    return () if last.endswith(b"\n") else (f"{path.name}: the last line does not end; was the file cut short?",)
+
+
+def build_points(path: Path, rows: Rows, num_features: int) -> tuple[csr_matrix, int]:
+    """X of parsed rows, and the number of duplicates summed."""
+    shape = (len(rows), num_features)
+    return build_features(str(path), rows.values, rows.features, rows.feature_indptr, shape)
+
+
+def build_part(
+    path: Path, filter_path: Path | None, rows: Rows, num_features: int, num_labels: int
+) -> tuple[RawPart, tuple[str, ...]]:
+    """X, Y and what is not scored, from parsed rows."""
+    X, summed = build_points(path, rows, num_features)
+    Y, merged = build_labels(rows.labels, rows.label_indptr, (len(rows), num_labels))
+    return RawPart(X, Y, read_filter(filter_path, Y.shape)), count_merged(path.name, summed, merged)
+
+
+def build_folder(
+    layout: Layout, train: Rows, test: Rows, num_features: int, labels: Labels, notes: tuple[str, ...]
+) -> RawFolder:
+    """Both parts with their notes."""
+    d, p = num_features, len(labels)
+    train_part, train_notes = build_part(layout.train[0], layout.train_filter, train, d, p)
+    test_part, test_notes = build_part(layout.test[0], layout.test_filter, test, d, p)
+    return RawFolder(train_part, test_part, labels, (*notes, *train_notes, *test_notes))
+
+
+def read_xmc(layout: Layout) -> RawFolder:
+    """A folder with two files of the repository."""
+    train, (_, d, p), train_notes = read_xmc_file(layout.train[0])
+    test, (_, test_d, test_p), test_notes = read_xmc_file(layout.test[0])
+    if (d, p) != (test_d, test_p):
+        raise UserError(
+            f"{layout.folder}: the training file's header says {d:,} features and {p:,} labels, "
+            f"the test file's {test_d:,} and {test_p:,}"
+        )
+    check_size(layout.train[0], d, p)
+    labels = name_labels(layout, p, len(train.labels) + len(test.labels))
+    return build_folder(layout, train, test, d, labels, train_notes + test_notes)
+
+
+def read_xmc_apart(layout: Layout) -> RawFolder:
+    """A folder of the repository with a file of features and a file of labels for each part."""
+    train, train_notes = read_part_apart(layout.train, layout.train_filter)
+    test, test_notes = read_part_apart(layout.test, layout.test_filter)
+    (d, p), (test_d, test_p) = ((part.points.shape[1], part.Y.shape[1]) for part in (train, test))
+    if (d, p) != (test_d, test_p):
+        raise UserError(
+            f"{layout.folder}: the training files' headers say {d:,} features and {p:,} labels, "
+            f"the test files' {test_d:,} and {test_p:,}"
+        )
+    check_size(layout.train[0], d, p)
+    return RawFolder(train, test, name_labels(layout, p, train.Y.nnz + test.Y.nnz), train_notes + test_notes)
+
+
+def read_part_apart(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
+    """X and Y of one part: two files of lines `column:value`, under a header `points columns` each."""
+    (x_rows, (n, d), x_notes), (y_rows, (y_n, p), y_notes) = (
+        read_headed_file(path, "points", columns) for path, columns in zip(files, ("features", "labels"), strict=True)
+    )
+    if n != y_n:
+        raise UserError(f"{files[1]}: {y_n:,} points, but {files[0].name} has {n:,}")
+    for path, rows in zip(files, (x_rows, y_rows), strict=True):
+        if len(rows.labels):
+            raise BadLine(path, int(rows.label_counts.argmax()) + 2, "should be `column:value` only")
+    if not (y_rows.values == 1).all():
+        raise UserError(f"{files[1]}: the value of a label is 1, and one is not")
+    X, summed = build_points(files[0], x_rows, d)
+    Y, merged = build_labels(y_rows.features, y_rows.feature_indptr, (n, p))
+    notes = count_merged(files[0].name, summed, 0) + count_merged(files[1].name, 0, merged)
+    return RawPart(X, Y, read_filter(filter_path, Y.shape)), (*x_notes, *y_notes, *notes)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The ids that svmlight files use; with no header, sizes and the first feature are read off them."""
+
+    lowest_feature: int
+    highest_feature: int
+    highest_label: int
+
+    @classmethod
+    def over(cls, parts: Sequence[Rows]) -> "Bounds":
+        """Of all the parts together, so that they are read alike."""
+        features, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "labels"))
+        return cls(int(features.min(initial=1)), int(features.max(initial=-1)), int(labels.max(initial=-1)))
+
+    @property
+    def first_feature(self) -> int:
+        """0 or 1: features count from 1 unless a feature 0 occurs."""
+        return int(self.lowest_feature > 0)
+
+
+def find_bounds(layouts: Sequence[Layout]) -> Bounds:
+    """The bounds of several sites, which must agree on what a number means."""
+    paths = [path for layout in layouts for path in (layout.train[0], layout.test[0])]
+    return Bounds.over([read_svmlight_file(path)[0] for path in paths])
+
+
+def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
+    """A folder with two svmlight files; labels.txt, where it is there, says how many labels there are."""
+    labels = None if layout.labels is None else read_labels(layout.labels)
+    limit = MAX_LABELS if labels is None else len(labels)
+    train, train_notes = read_svmlight_file(layout.train[0], limit)
+    test, test_notes = read_svmlight_file(layout.test[0], limit)
+    bounds = bounds or Bounds.over([train, test])
+    base = bounds.first_feature
+    d = max(0, bounds.highest_feature + 1 - base)
+    p = bounds.highest_label + 1 if labels is None else len(labels)
+    check_size(layout.folder, d, p)
+    folder = build_folder(
+        layout,
+        shift_features(train, base),
+        shift_features(test, base),
+        d,
+        labels or number_labels(layout.folder, p, len(train.labels) + len(test.labels)),
+        train_notes + test_notes,
+    )
+    return replace(folder, first_feature=base)
+
+
+def shift_features(rows: Rows, base: int) -> Rows:
+    """The same rows with features counted from 0."""
+    return Rows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)

@@ -1,0 +1,52 @@
+"""What the model of one round gives each simulated client on its held-out points, and what it would reach alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedmlh.data.dataset import Dataset
+from fedmlh.data.division import Division
+from fedmlh.evaluation.evaluate import Values
+from fedmlh.oneround.choose import POWERS, RIDGES
+from fedmlh.runs.one_round.closing import Closing, pick_rows
+from fedmlh.runs.population import Population
+from fedmlh.runs.rounds import Tell
+
+#: Labels [n, k] that the model ranks for the validation points that chose λ -> figures for the summary.
+Compare = Callable[[Closing, np.ndarray], dict[str, Any]]
+
+
+def make_row(division: Division, client: int, held_out: int, values: Values) -> dict[str, Any]:
+    """Return what a summary says of a client: its points, how many were held out, and what the model gives these."""
+    examples = len(division.shards[client])
+    return {"client": client, "examples": examples, "held_out": held_out, "precision": values["precision"]}
+
+
+def compare_clients(dataset: Dataset, division: Division, population: Population, tell: Tell) -> Compare:
+    """Return what writes a row for each client.
+
+    Alone: the linear model of the client's own points, with the λ and the power that are best on those same held-out
+    points.
+    """
+
+    def compare(closing: Closing, labels: np.ndarray) -> dict[str, Any]:
+        config, rows = closing.task.config, []
+        picked = pick_rows(len(division.validation))
+        points = division.validation.take(picked)
+        held_out = {number: division.held_out.get(number, picked[:0]) for number in division.shards}
+        parts = {number: np.flatnonzero(np.isin(picked, own)) for number, own in held_out.items()}
+        parts = {number: own for number, own in parts.items() if len(own)}
+        for number, values in closing.evaluator.judge_parts(labels, points.Y, parts).items():
+            row = make_row(division, number, len(parts[number]), values)
+            if config.local_baseline:
+                tell(f"solving for client {number} alone")
+                own, sums = points.take(parts[number]), population.respondent(number).sum(closing.terms, closing.seeds)
+                alone = closing.appoint(closing.pose(sums), own).choose(RIDGES, POWERS)
+                row["precision_alone"] = closing.evaluator.judge(alone.labels, own.Y)["precision"]
+            if config.partition == "folder":
+                row["site"] = dataset.site_names[number]
+            rows.append(row)
+        return {"clients": rows}
+
+    return compare

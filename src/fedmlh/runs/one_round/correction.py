@@ -1,0 +1,67 @@
+"""What came of networks that were trained beside the linear model of one round."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.federated.participation import Attempt
+from fedmlh.oneround.corrected import Corrected, encode_networks
+from fedmlh.oneround.linear import Linear
+from fedmlh.runs.checkpoint import Progress
+from fedmlh.runs.model_folder import Networks
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What networks beside a linear model came to."""
+
+    networks: Networks
+    evaluator: Evaluator  # of both together
+    model: Tensor  # float32 [P], each of them as clients are sent it
+    weight: float  # 0: they do not help
+    gain: float  # in the mean of P@k on validation
+    labels: np.ndarray  # [n, k], for the validation points, of what is kept
+    progress: Progress
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The records of the rounds, which follow the round of the linear model."""
+        return [renumber(record) for record in self.progress.history]
+
+    @property
+    def log(self) -> list[Attempt]:
+        """Who took part in these rounds."""
+        return [replace(line, round=line.round + 1) for line in self.progress.log]
+
+    @property
+    def payload(self) -> bytes:
+        """What clients are sent of the networks."""
+        return encode_networks(self.model) if self.weight else b""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return what a summary says of it."""
+        history, config = self.progress.history, self.networks.task.config
+        return {
+            "weight": self.weight,
+            "validation_gain": self.gain,
+            "rounds": self.progress.server.round,
+            "best_round": self.progress.best_round,
+            "bytes_up": sum(record["bytes_up"] for record in history),
+            "bytes_down": sum(record["bytes_down"] for record in history),
+            "num_parameters": self.networks.task.stack.num_parameters,
+            "sizes": {name: getattr(config, name) for name in ("num_tables", "num_buckets", "feature_dim")}
+            | {"hidden_sizes": list(config.hidden_sizes)},
+        }
+
+    def add_to(self, linear: Linear) -> Corrected:
+        """Return the model of both."""
+        return Corrected(linear, self.model, self.weight)
+
+
+def renumber(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a round of networks as one after the round of the linear model."""
+    return {**record, "round": record["round"] + 1}

@@ -1,0 +1,77 @@
+"""λ where the server has no points: clients are asked for the sums over the points that they hold out."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from fedmlh.federated.messages import Rejected
+from fedmlh.oneround.choose import Choice
+from fedmlh.oneround.exchange import HELD, Terms
+from fedmlh.oneround.holding import LEAST, POWER, RIDGE, Extent, choose_ridge
+from fedmlh.oneround.solve import NotPositive
+from fedmlh.oneround.sums import Adder, Sums
+from fedmlh.runs.journal import Journal
+from fedmlh.runs.one_round.closing import Closing
+from fedmlh.runs.one_round.collecting import Exchange
+
+
+class HeldOut:
+    """The sums over held-out points of the clients whose sums over all points count."""
+
+    def __init__(self, exchange: Exchange, terms: Terms, num_slots: int) -> None:
+        """Take what the sums over all points are collected with."""
+        self.exchange, self.terms, self.num_slots = exchange, terms, num_slots
+        self.total = self._add_up(())
+        self._extents: dict[int, Extent] = {}
+
+    def note(self, client: int, sums: Sums) -> None:
+        """Note what bounds the held-out part of a client whose sums over all points have come."""
+        self._extents[client] = Extent.of(sums)
+
+    def collect(self) -> None:
+        """Ask these clients; who sends nothing is done without."""
+        found = self.exchange.collect(HELD, sorted(self._extents), self.terms.encode(), self._read)
+        self.total = self._add_up(sums for _, sums in found)
+
+    def leave_out(self, clients: Collection[int]) -> None:
+        """Take what these clients have sent out again."""
+        self.total -= self._add_up(self._read_back(clients))
+
+    def _read_back(self, clients: Collection[int]) -> Iterator[Sums]:
+        """Yield from disk what counted of these clients: the first that can be read."""
+        seen = set()
+        for client, message in Journal(self.exchange.folder / f"{HELD}.bin").read():
+            if client in clients and client not in seen:
+                try:
+                    yield self._read(client, message)
+                except Rejected:
+                    continue
+                seen.add(client)
+
+    def _read(self, client: int, message: bytes) -> Sums:
+        desk = self.exchange.desk
+        return desk.read_held_out(client, message, self.terms, self.num_slots, self._extents[client])
+
+    def _add_up(self, parts: Iterable[Sums]) -> Sums:
+        adder = Adder()
+        for part in parts:
+            adder.add(part)
+        return adder.total(self.num_slots, self.exchange.desk.num_outputs)
+
+
+def choose_without_points(closing: Closing, sums: Sums, held: Sums | None) -> tuple[Choice, str]:
+    """Return λ and the power, and where λ is from, given the sums over all points and, if asked for, held-out ones."""
+    config = closing.task.config
+    power = POWER if config.count_power < 0 else config.count_power
+    if held is None:
+        return Choice.given(config.ridge, power), "set"
+    problem = f"{held.points:,} held-out points are fewer than {LEAST}"
+    if held.points >= LEAST:
+        try:
+            ridge = choose_ridge(closing.pose(sums - held), closing.pose(held), closing.device)
+        except NotPositive:
+            problem = "no points have these held-out sums"
+        else:
+            why = f"least squared error on {held.points:,} held-out points"
+            closing.tell(f"λ {ridge:g}, scores divided by count^{power:g}: {why}")
+            return Choice.given(ridge, power), "held-out sums"
+    closing.tell(f"λ {RIDGE:g}, scores divided by count^{power:g}: not chosen, since {problem}")
+    return Choice.given(RIDGE, power), "default"

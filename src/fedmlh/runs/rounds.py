@@ -1,0 +1,214 @@
+"""A run, whatever engine reaches the clients: rounds with their checkpoints, the best one selected, tested and kept."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.data.division import Division
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
+from fedmlh.federated.client import Memory
+from fedmlh.federated.messages import Rejected
+from fedmlh.federated.server import GivenUp, Server
+from fedmlh.federated.tally import Outbox, Tally
+from fedmlh.model.losses import find_loss
+from fedmlh.parts import find
+from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.model_folder import save_bundle
+from fedmlh.runs.summary import summarize
+
+#: What reading the data gave cause to say, shown at the start of a run.
+_MOST_NOTES = 5
+
+#: Called with the record of each round as it finishes.
+Watch = Callable[[dict[str, Any]], None]
+#: Called with a line for the user.
+Tell = Callable[[str], None]
+
+
+def ignore(news: object) -> None:
+    """What a run is watched with where nobody watches."""
+
+
+class Clients(Protocol):
+    """All that an engine is: a way to the clients, and what they keep between rounds if the server's side keeps it."""
+
+    @property
+    def memories(self) -> dict[int, Memory]:
+        """What clients keep; a checkpoint holds it. Empty for ever where clients keep it themselves."""
+
+    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterable[tuple[int, bytes | Rejected] | Tally]:
+        """Send everyone the broadcast, yield the replies as federated.server.Exchange says."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its figures, and the folder in which it lies."""
+
+    summary: dict[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Which points decide the best round, and what else is measured on the way."""
+
+    evaluator: Evaluator
+    name: str  # "validation" or "test": the key of its metrics in the record
+    points: Prepared
+    metric: str  # "precision" or the paper's "precision_paper"
+    test: Prepared | None = None  # also measured every round, selects nothing
+
+    @classmethod
+    def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: Prepared) -> "Judge":
+        """The judge whom the config asks for."""
+        if config.selection == "paper":
+            return cls(evaluator, "test", test, "precision_paper")
+        watched = test if config.test_every_round else None
+        return cls(evaluator, "validation", evaluator.prepare(validation), "precision", watched)
+
+
+def conduct(
+    server: Server,
+    clients: Clients,
+    judge: Judge,
+    test: Prepared,
+    dataset: Dataset,
+    folder: RunFolder,
+    *,
+    watch: Watch = ignore,
+    tell: Tell = ignore,
+    more: Callable[[Progress], dict[str, Any]] = lambda progress: {},
+) -> Run:
+    """All rounds from the last checkpoint on, then model and summary; an engine may add `more` figures."""
+    task, rounds = server.task, server.task.config.rounds
+    identity = f"{server.run} {dataset.fingerprint}"
+    checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
+    progress, problems = checkpoints.load()
+    if progress is not None and progress.server.round > rounds:
+        raise UserError(
+            f"{folder.path} has finished {progress.server.round} rounds already, more than rounds = {rounds}"
+        )
+    folder.open(task.config)
+    for problem in problems:
+        tell(problem)
+    tell_notes(dataset, tell)
+    if not find("aggregation", task.config.aggregation).streams:
+        share = task.config.clients_per_round * task.stack.num_parameters * 4 / 2**20
+        tell(f"aggregation '{task.config.aggregation}' keeps all updates of a round: up to {share:,.0f} MiB")
+    if not find_loss(task.config.loss).kernel:
+        tell(f"the loss '{task.config.loss}' has no compiled loop: clients train in plain torch, which takes longer")
+
+    def write(progress: Progress) -> None:
+        folder.write_metrics(progress.history)
+        folder.write_participation(progress.log)
+
+    def save(progress: Progress) -> None:
+        checkpoints.save(progress)
+        write(progress)
+
+    # Of the last round before the stop, the checkpoint may have been written and what follows from it not.
+    if progress is not None:
+        write(progress)
+    progress = run_rounds(server, clients, judge, watch, save, progress)
+    for client, rounds in sorted(_count_clipped(progress).items()):
+        tell(
+            f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
+            f"how much; the setting clip turns this off"
+        )
+    tested = judge.evaluator.examine(progress.best_model, test)
+    summary = summarize(task, progress, tested) | more(progress)
+    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
+    folder.write_points(tested.points)
+    folder.write_summary(summary)
+    return Run(summary, folder.path)
+
+
+def tell_division(dataset: Dataset, division: Division, partition: str, tell: Tell) -> None:
+    """Say where the partition does not give clients what one may expect."""
+    if dataset.site_names and partition != "folder":
+        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{partition}' deals it out anew")
+    if division.reached < division.total:
+        tell(
+            f"{division.reached:,} of {division.total:,} training points reach a client: partition '{partition}' "
+            f"leaves the others out; iid and dirichlet deal out all"
+        )
+
+
+def tell_notes(dataset: Dataset, tell: Tell) -> None:
+    """Say what reading the data gave cause to say."""
+    for note in dataset.notes[:_MOST_NOTES]:
+        tell(f"of the data: {note}")
+    if len(dataset.notes) > _MOST_NOTES:
+        tell(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
+
+
+def run_rounds(
+    server: Server,
+    clients: Clients,
+    judge: Judge,
+    watch: Watch = ignore,
+    save: Callable[[Progress], None] = ignore,
+    progress: Progress | None = None,
+) -> Progress:
+    """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
+    config = server.task.config
+    if progress is None:
+        state = server.begin()
+        progress = Progress(state, state.model)
+    clients.memories.update(progress.memories)
+    while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
+        started = time.perf_counter()
+        try:
+            state, report = server.run_round(progress.server, clients.exchange)
+        except GivenUp as end:
+            # Or whoever goes on from here would ask the same clients the same again.
+            save(replace(progress, server=end.state, memories=dict(clients.memories), log=[*progress.log, *end.log]))
+            raise
+        trained = time.perf_counter()
+        values = judge.evaluator.evaluate(state.shown, judge.points)
+        record: dict[str, Any] = {
+            "round": report.round,
+            "attempts": report.attempts,
+            "clients": report.accepted,
+            "refused": report.refused,
+            "clipped": report.clipped,
+            "clamped": report.clamped,
+            "train_loss": report.loss,
+            judge.name: values,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+        }
+        if judge.test is not None:
+            record["test"] = judge.evaluator.evaluate(state.shown, judge.test)
+        record["seconds_training"] = trained - started
+        record["seconds_evaluation"] = time.perf_counter() - trained
+        score = selection_score(values, judge.metric)
+        better = score > progress.best_score
+        progress = Progress(
+            state,
+            state.shown if better else progress.best_model,
+            report.round if better else progress.best_round,
+            score if better else progress.best_score,
+            dict(clients.memories),
+            [*progress.history, record],
+            [*progress.log, *report.log],
+        )
+        save(progress)
+        watch(record)
+    return progress
+
+
+def _count_clipped(progress: Progress) -> Counter[int]:
+    """Count for each client the rounds in which its update was scaled down."""
+    return Counter(entry["client"] for record in progress.history for entry in record.get("clipped", ()))
+
+
+def _is_patience_over(progress: Progress, patience: int) -> bool:
+    return patience > 0 and progress.server.round - progress.best_round >= patience

@@ -1,0 +1,241 @@
+"""The server's folder of a federation.
+
+public/          the agreement, to be handed to every site
+enrolled/        what sites hand back: one enrolment.json each, under any name
+server/          certificate and key, points to evaluate on, Flower's database and logs
+run/             the run folder, as of any run
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset, Split
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import LabelCounts
+from fedmlh.lock import hold, is_empty
+from fedmlh.runs.folder import RunFolder
+from fedmlh.sites.agreement import Agreement, split_address
+from fedmlh.sites.enrolment import Enrolment
+from fedmlh.sites.keys import make_server_identity, write_secret
+from fedmlh.sites.matrices import pack_matrices, unpack_matrices
+from fedmlh.sites.private import close_folder, private_files
+from fedmlh.storage import Sealed, write_atomically, write_sealed
+from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
+
+#: How long certificates hold.
+DAYS = 730
+#: Seconds after which a process that still trains is not just about to end.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the server measures models on: validation points (the training part of `dataset`) and a test part."""
+
+    dataset: Dataset
+    #: Of training points wherever they lie: what tells frequent labels from rare ones.
+    frequencies: LabelCounts
+
+    def without_validation(self) -> "Yardstick":
+        """Return the same without the points that choose; how often labels occur is still known from them."""
+        none = self.dataset.train.take(np.zeros(0, np.int64))
+        return Yardstick(replace(self.dataset, train=none), self.frequencies)
+
+    def save(self, folder: Path) -> None:
+        """Write the folder in one step."""
+        parts: dict[str, csr_matrix] = {}
+        for name, split in (("validation", self.dataset.train), ("test", self.dataset.test)):
+            matrices = {"X": split.X, "Y": split.Y, "excluded": split.excluded}
+            parts |= {f"{name}.{part}": matrix for part, matrix in matrices.items() if matrix is not None}
+        about = {"name": self.dataset.name, "counts": self.frequencies.counts.tolist()}
+        about["points"] = self.frequencies.points
+        write_sealed(folder, {"about.json": json.dumps(about).encode(), "points.safetensors": pack_matrices(parts)})
+
+    @classmethod
+    def load(cls, folder: Path, agreement: Agreement) -> "Yardstick":
+        """Read the folder."""
+        sealed = Sealed(folder)
+        try:
+            about = parse_json(sealed.read("about.json", MOST_JSON))
+            parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder))
+            validation, test = (
+                Split(parts[f"{name}.X"], parts[f"{name}.Y"], parts.get(f"{name}.excluded"))
+                for name in ("validation", "test")
+            )
+            counts = np.array(about["counts"], np.int64)
+            if counts.shape != (len(agreement.labels),):
+                raise ValueError("counts of other labels")
+            labels, text, first = agreement.labels, agreement.text, agreement.first_feature
+            dataset = Dataset(about["name"], validation, test, labels, text, first_feature=first)
+            return cls(dataset, LabelCounts(counts, int(about["points"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{folder} does not hold points ({type(error).__name__}: {error})") from None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The server's folder."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
+    ) -> "Federation":
+        """Write a new federation: agreement, certificates, points to evaluate on."""
+        with hold(folder):
+            if not is_empty(folder):
+                raise UserError(f"{folder} is not empty: choose another folder")
+            return cls._write(folder, config, yardstick, address, sites)
+
+    @classmethod
+    def _write(
+        cls, folder: Path, config: Config, yardstick: Yardstick, address: str, sites: tuple[str, ...]
+    ) -> "Federation":
+        host, _ = split_address(address)
+        identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
+        dataset = yardstick.dataset
+        agreement = Agreement(
+            address,
+            sites,
+            config,
+            dataset.num_features,
+            dataset.labels,
+            dataset.text,
+            dataset.first_feature,
+            identity.authority,
+        )
+        _ = agreement.task  # sizes that do not fit the data are refused before anything is written
+        server = folder / "server"
+        folder.chmod(0o700)  # also where it was there already
+        with private_files():
+            server.mkdir()
+            (folder / "enrolled").mkdir()
+            write_secret(server / "server.key", identity.key)
+            (server / "server.pem").write_bytes(identity.certificate)
+            (server / "ca.crt").write_bytes(identity.authority)
+            yardstick.save(server / "yardstick")
+        agreement.save(folder / "public")  # of which copies are handed out
+        return cls(folder)
+
+    def close(self) -> None:
+        """Take what an earlier version left open to other accounts away from them."""
+        self.path.chmod(0o700)
+        for folder in (self.server, self.path / "enrolled", self.run.path):
+            if folder.is_dir():
+                close_folder(folder)
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """The terms."""
+        if not (self.path / "public").is_dir():
+            raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
+        return Agreement.load(self.path / "public", self.path)
+
+    @property
+    def server(self) -> Path:
+        """What is the server's alone."""
+        return self.path / "server"
+
+    @property
+    def run(self) -> RunFolder:
+        """Where the run keeps its state and results."""
+        return RunFolder(self.path / "run")
+
+    def yardstick(self) -> Yardstick:
+        """What models are measured on."""
+        return Yardstick.load(self.server / "yardstick", self.agreement)
+
+    def enrolments(self) -> dict[int, Enrolment]:
+        """Who has enrolled, by number."""
+        found: dict[int, Enrolment] = {}
+        keys: dict[str, str] = {}
+        for path in sorted((self.path / "enrolled").glob("*.json")):
+            enrolment = Enrolment.load(path, self.agreement)
+            number = self.agreement.number(enrolment.site)
+            if number in found:
+                raise UserError(f"{path}: site {enrolment.site} has enrolled already: leave one of its files")
+            if keys.setdefault(enrolment.public_key, enrolment.site) != enrolment.site:
+                raise UserError(f"{path}: site {enrolment.site} has the key of site {keys[enrolment.public_key]}")
+            found[number] = enrolment
+        return found
+
+    def all_enrolments(self) -> dict[int, Enrolment]:
+        """The same once nobody is missing."""
+        found = self.enrolments()
+        missing = [name for number, name in enumerate(self.agreement.sites) if number not in found]
+        if missing:
+            raise UserError(
+                f"not enrolled yet: {', '.join(missing)}; put the enrolment.json that `fedmlh site prepare` wrote at "
+                f"each of them into {self.path / 'enrolled'}, or begin without them (start --min-sites)"
+            )
+        return found
+
+    def confirm(self) -> dict[int, Enrolment]:
+        """Keep as confirmed by the operator how many points each enrolled site may count; return who they are."""
+        found = self.enrolments()
+        claims = {enrolment.site: [enrolment.public_key, enrolment.examples] for enrolment in found.values()}
+        with private_files():
+            write_atomically(self.server / "confirmed.json", json.dumps(claims, indent=1).encode())
+        return found
+
+    def check_confirmed(self, enrolments: Mapping[int, Enrolment]) -> None:
+        """Refuse numbers of points that weigh in the result and that the operator has not confirmed as they are."""
+        config = self.agreement.config
+        if config.training != "one-round" and config.weighting != "examples":
+            return
+        path = self.server / "confirmed.json"
+        known = _read_json(path) if path.exists() else {}
+        claims = list(enrolments.values())
+        if any(known.get(claim.site) != [claim.public_key, claim.examples] for claim in claims):
+            numbers = ", ".join(f"{claim.site} {claim.examples:,}" for claim in claims)
+            why = "weighting is 'examples'"
+            if config.training == "one-round":
+                why = "in one round a site weighs as much as the points it has"
+            raise UserError(
+                f"{why}, and these numbers of points are the sites' own claims: {numbers}; check them with the sites, "
+                f"then confirm them: fedmlh federation confirm {self.path}"
+            )
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only writer in the run folder; a process that is about to end is waited for."""
+        return hold(self.run.path, _PATIENCE)
+
+    def write_nodes(self, nodes: dict[int, int]) -> None:
+        """Keep under which node each site's key is registered."""
+        write_atomically(self.server / "nodes.json", json.dumps(nodes).encode())
+
+    def read_nodes(self) -> dict[int, int]:
+        """The node of each site."""
+        return {int(number): int(node) for number, node in _read_json(self.server / "nodes.json").items()}
+
+    def write_outcome(self, problem: str | None) -> None:
+        """How the run ended: with a model, or with this sentence."""
+        write_atomically(self.server / "outcome.json", json.dumps({"problem": problem}).encode())
+
+    def clear_outcome(self) -> None:
+        """The run goes on."""
+        (self.server / "outcome.json").unlink(missing_ok=True)
+
+    def read_outcome(self) -> tuple[bool, str | None]:
+        """Whether the run has ended, and the sentence if it ended badly."""
+        if not (self.server / "outcome.json").is_file():
+            return False, None
+        problem = _read_json(self.server / "outcome.json")["problem"]
+        return True, None if problem is None else str(problem)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(parse_json(read_bytes(path, MOST_JSON)))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__})") from None

@@ -1,0 +1,73 @@
+"""How the server reaches sites: an Exchange over Flower's Grid, with a deadline for each attempt."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedmlh.federated.client import Memory
+from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.sites.flower.envelope import unwrap, wrap
+
+#: Seconds between two looks for replies.
+PAUSE = 0.5
+
+
+class GridSites:
+    """Sites by number, each that has enrolled known to Flower as the node under which its key is registered."""
+
+    def __init__(self, grid: Grid, nodes: Mapping[int, int], *, deadline: float, quorum: int) -> None:
+        self.grid = grid
+        self.nodes = nodes
+        self.deadline = deadline
+        self.quorum = quorum
+        #: Empty for ever: what a site keeps between rounds, it keeps itself.
+        self.memories: dict[int, Memory] = {}
+
+    def exchange(
+        self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | Rejected]]:
+        """Have the sampled sites train; replies come as they arrive, until the deadline."""
+        return self.ask("train", sampled, broadcast, self.quorum, self.deadline)
+
+    def ask(
+        self, kind: str, sites: Sequence[int], write: Callable[[int], bytes], quorum: int, deadline: float
+    ) -> Iterator[tuple[int, bytes | Rejected]]:
+        """Send each site its message once it is connected, and wait for the replies.
+
+        Sites that have not enrolled are absent. Those that are not connected are waited for as long as others are, or
+        as long as the quorum needs them.
+        """
+        end = time.monotonic() + deadline
+        absent, asked, answers = [client for client in sites if client in self.nodes], dict[str, int](), 0
+        while absent or asked:
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            online = set(self.grid.get_node_ids())
+            for client in [client for client in absent if self.nodes[client] in online]:
+                asked[self._send(kind, client, write(client), left)] = client
+                absent.remove(client)
+            # One at a time: the updates of a round need not all lie in memory at once.
+            for identifier in list(asked):
+                for reply in self.grid.pull_messages([identifier]):
+                    answer = unwrap(reply)
+                    answers += isinstance(answer, bytes)
+                    yield asked.pop(identifier), answer
+                    del reply, answer  # or they would lie there until the next has come whole
+            if not asked and answers >= quorum:
+                break
+            time.sleep(PAUSE)
+        for client in sites:
+            if client not in self.nodes:
+                yield client, Rejected(Reason.ABSENT, "the site has not enrolled")
+        for client in absent:
+            yield client, Rejected(Reason.ABSENT, "the site was not connected")
+        for client in asked.values():
+            yield client, Rejected(Reason.LATE, f"no reply within {deadline:g} s")
+
+    def _send(self, kind: str, client: int, message: bytes, seconds: float) -> str:
+        # A site that comes back after the deadline finds nothing to do: the message has expired by then.
+        (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client], kind, ttl=seconds)])
+        return str(identifier)

@@ -1,0 +1,318 @@
+"""The Flower processes of a federation: start them, tell the SuperLink what to do, keep the run going."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from fedmlh.errors import UserError
+from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.messages import FRAME, MAX_HEADER
+from fedmlh.federated.task import Task
+from fedmlh.lock import InUse, hold
+from fedmlh.oneround.exchange import Desk
+from fedmlh.sites.agreement import split_address
+from fedmlh.sites.federation import DAYS, Federation
+from fedmlh.sites.flower.child import make_command
+from fedmlh.sites.flower.control import Control, is_loopback
+from fedmlh.sites.flower.credential import VARIABLE as CREDENTIAL
+from fedmlh.sites.flower.credential import Credential
+from fedmlh.sites.flower.limits import VARIABLE as LARGEST_REPLY
+from fedmlh.sites.flower.server import FOLDER
+from fedmlh.sites.flower.waiting import Patience, choose_sites, wait_for_sites
+from fedmlh.sites.keys import make_server_identity, write_secret
+from fedmlh.sites.private import MASK, close_folder, private_files
+from fedmlh.sites.site import Site
+
+Tell = Callable[[str], None]
+#: Seconds between two looks at the run.
+PAUSE = 1.0
+#: How often in a row the server's process may end without having finished a round.
+LIVES = 3
+#: Seconds that a SuperLink has to start.
+START = 60.0
+#: Seconds that a SuperLink whose command was killed may take to give its port back.
+RELEASE = 10.0
+#: Seconds before a SuperNode that ended is started again.
+AGAIN = 10.0
+#: A run begins when all listed sites have enrolled and are connected.
+EVERYONE = Patience()
+#: Bytes of what a site reports of an evaluation, as evaluation/questions.py takes it.
+MOST_REPORT = 64 * 1024
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """What Flower's processes need to work with no account, no network but their own, and no telemetry."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    # A variable of Flower's that is set already could open an interface that nobody guards.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+    return inherited | {
+        "PATH": path,  # Flower starts its parts by name
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds, on the same machine
+        **more,
+    }
+
+
+def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start the server's end of the connections, with its state on disk."""
+    server = federation.server.resolve()
+    host, port = split_address(federation.agreement.address)
+    credential = Credential(server / "credential")
+    credential.renew()
+    arguments = ["--host", host if is_loopback(host) else "0.0.0.0", "--port", str(port)]
+    arguments += ["--database", str(server / "superlink.db"), "--enable-supernode-auth"]
+    arguments += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
+    arguments += ["--ssl-keyfile", str(server / "server.key")]
+    examples = [enrolment.examples for enrolment in federation.enrolments().values()]
+    settings = environment(
+        server / "flower",
+        **{
+            FOLDER: str(federation.path.resolve()),
+            CREDENTIAL: str(credential.path),
+            LARGEST_REPLY: str(largest_reply(federation.agreement.task, examples)),
+        },
+    )
+    return _start("fedmlh.sites.flower.superlink", arguments, settings, log)
+
+
+def start_supernode(folder: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start a site's end of the connection; it goes on trying while the server cannot be reached."""
+    site, folder = Site(folder), folder.resolve()
+    site.warm_up()
+    if set(str(folder)) & set("\"'\\"):
+        raise UserError(f"{folder}: Flower cannot pass on a path with quotes or backslashes: move the folder")
+    credential = Credential(folder / "credential")
+    credential.renew()
+    settings = environment(folder / "flower", **{CREDENTIAL: str(credential.path)})
+    identity = write_identity(folder / "flower")
+    arguments = ["--superlink", site.agreement.address, "--host", "127.0.0.1", "--port", str(free_port())]
+    arguments += ["--root-certificates", str(folder / "agreement" / "ca.crt")]
+    arguments += ["--auth-supernode-private-key", str(folder / "node.key"), *identity]
+    arguments += ["--node-config", f'site="{folder}" partition-id={site.number}']
+    return _start("fedmlh.sites.flower.supernode", arguments, settings, log)
+
+
+def _start(module: str, arguments: list[str], settings: dict[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start a process that ends with this one, and whose files are for its account only."""
+    command = make_command(module, *arguments)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings, umask=MASK)
+
+
+def write_identity(folder: Path) -> list[str]:
+    """Make the certificate by which a site's processes know their own SuperNode from another process on its port."""
+    identity = make_server_identity(["127.0.0.1"], DAYS)
+    options = []
+    for option, name, content in (
+        ("--ssl-ca-certfile", "ca.crt", identity.authority),
+        ("--ssl-certfile", "node.pem", identity.certificate),
+        ("--ssl-keyfile", "node.key", identity.key),
+    ):
+        (folder / name).unlink(missing_ok=True)
+        write_secret(folder / name, content)
+        options += [option, str(folder / name)]
+    return options
+
+
+def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
+    """Return the bytes of the largest message with which an honest site with so many points can answer."""
+    if task.config.training == "one-round":
+        sums = FRAME + MAX_HEADER + Desk(task, dict(enumerate(examples))).most_reply()
+        return max(sums, largest_reply(task.networks)) if task.config.correct else sums
+    vectors = 2 if task.config.correction == "scaffold" else 1
+    update = vectors * make_codec(task.config.update_codec).size(task.stack.num_parameters)
+    return FRAME + MAX_HEADER + max(update, MOST_REPORT)
+
+
+@contextlib.contextmanager
+def joined(folder: Path) -> Iterator[Site]:
+    """Be the one process that takes part for a site, or say at once which one does."""
+    site = Site(folder)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hold(folder))
+        except InUse as taken:
+            who = "another process" if taken.process is None else f"process {taken.process}"
+            raise UserError(f"site {site.name} is already joined by {who}: end it first") from None
+        yield site
+
+
+def keep_supernode(folder: Path, tell: Tell) -> None:
+    """Run a SuperNode until somebody interrupts: one that ends is started again."""
+    log = folder / "supernode.log"
+    with joined(folder) as site, private_files():
+        close_folder(folder)
+        tell(f"site {site.name} takes part whenever {site.agreement.address} asks; what Flower says goes to {log}")
+        while True:
+            with open(log, "ab") as lines:
+                process = start_supernode(folder, lines)
+                try:
+                    process.wait()
+                finally:
+                    stop(process)
+            tell(
+                f"not connected ({log} says why); if the server does not know this site's key yet, hand "
+                f"{folder / 'enrolment.json'} in; trying again in {AGAIN:g} s"
+            )
+            time.sleep(AGAIN)
+
+
+def train(
+    federation: Federation,
+    tell: Tell,
+    watch: Callable[[int], None] = lambda rounds: None,
+    sites: AbstractContextManager[object] | None = None,
+    patience: Patience = EVERYONE,
+) -> None:
+    """Keep a SuperLink and a ServerApp running until the run has ended, whichever of them dies on the way.
+
+    `sites` are started once their keys are registered, and then not waited for.
+    """
+    enrolments = choose_sites(federation, patience)
+    federation.check_confirmed(enrolments)
+    if federation.read_outcome() == (True, None):
+        tell("this run has finished already")
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hold(federation.path))
+        stack.enter_context(private_files())
+        federation.close()
+        federation.clear_outcome()
+        link = stack.enter_context(_Link.of(federation))
+        control = stack.enter_context(contextlib.closing(Control(federation)))
+        finished, lives, begun = count_rounds(federation), LIVES, False
+        while True:
+            fresh = link.ensure(control)
+            federation.write_nodes(control.register(enrolments))
+            if not begun and sites is not None:
+                stack.enter_context(sites)
+            elif not begun and not wait_for_sites(federation, control, enrolments, patience, tell):
+                continue
+            begun = True
+            active = list(control.runs())
+            if fresh:  # what was going on went down with the SuperLink before
+                for run in active:
+                    control.stop(run)
+            run = active[-1] if active and not fresh else control.submit()
+            follow(federation, link, control, run, watch)
+            ended, problem = federation.read_outcome()
+            if ended:
+                if problem is not None:
+                    raise UserError(problem)
+                return
+            before, finished = finished, count_rounds(federation)
+            lives = LIVES if finished > before else lives - 1
+            if lives == 0:
+                raise UserError(f"the server's process ended {LIVES} times without finishing a round: see {link.log}")
+            tell(f"the server's process ended after round {finished}; going on from there")
+
+
+def follow(federation: Federation, link: "_Link", control: Control, run: int, watch: Callable[[int], None]) -> None:
+    """Until the run is over, or the SuperLink gone."""
+    while True:
+        watch(count_rounds(federation))
+        try:
+            if run not in control.runs() or federation.read_outcome()[0]:
+                return
+        except httpx.HTTPError:
+            return
+        if not link.alive():
+            return
+        time.sleep(PAUSE)
+
+
+class _Link:
+    """The SuperLink of this process; nobody else's can be there, since it ends with the process that started it."""
+
+    def __init__(self, federation: Federation, log: IO[bytes]) -> None:
+        self.federation = federation
+        self.log = log.name
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, federation: Federation) -> Iterator["_Link"]:
+        with open(federation.server / "superlink.log", "ab") as log:
+            link = cls(federation, log)
+            try:
+                yield link
+            finally:
+                if link._process is not None:
+                    stop(link._process)
+
+    def alive(self) -> bool:
+        """Say whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def ensure(self, control: Control) -> bool:
+        """Make sure that it runs; return whether it had to be started."""
+        if self.alive() and control.answers():
+            return False
+        if self._process is not None:
+            stop(self._process)
+        _check_port(self.federation)
+        self._process = start_superlink(self.federation, self._log)
+        end = time.monotonic() + START
+        while not control.answers():
+            if not self.alive() or time.monotonic() > end:
+                raise UserError(f"the SuperLink did not start: see {self.log}")
+            time.sleep(0.2)
+        return True
+
+
+def _check_port(federation: Federation) -> None:
+    """Refuse a port that stays taken; Flower would only say so in its log, a minute later."""
+    host, port = split_address(federation.agreement.address)
+    end = time.monotonic() + RELEASE
+    while True:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1" if is_loopback(host) else "0.0.0.0", port))
+                return
+            except OSError as error:
+                if time.monotonic() > end:
+                    reason = f"the server cannot listen on port {port} of this machine: {error.strerror}"
+                    raise UserError(reason) from None
+        time.sleep(0.2)
+
+
+def stop(*processes: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
+    """End processes that were started here, gently first; none of them has anything to lose."""
+    for process in processes:
+        process.terminate()
+    end = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def count_rounds(federation: Federation) -> int:
+    """How many rounds are finished."""
+    try:
+        return (federation.run.path / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

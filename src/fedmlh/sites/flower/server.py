@@ -1,0 +1,29 @@
+"""The ServerApp: the rounds of a run over real sites, from the last checkpoint to the model."""
+
+import os
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+
+#: Names the federation's folder to the process that Flower starts.
+FOLDER = "FEDMLH_FEDERATION"
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the federation whose SuperLink this process belongs to; how it ended is left in its folder."""
+    from fedmlh.errors import UserError
+    from fedmlh.sites.federation import Federation
+    from fedmlh.sites.flower.training import train
+
+    federation = Federation(Path(os.environ[FOLDER]))
+    try:
+        with federation.lock():
+            train(federation, grid)
+    except UserError as problem:
+        federation.write_outcome(str(problem))
+    else:
+        federation.write_outcome(None)

@@ -1,0 +1,81 @@
+"""A run over real sites, put together from the parts that a run in one process has."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from flwr.serverapp import Grid
+
+from fedmlh.evaluation.evaluate import Evaluator
+from fedmlh.federated.server import Server
+from fedmlh.model.device import pick_device
+from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.sums import check_room
+from fedmlh.runs.one_round.collecting import Exchange
+from fedmlh.runs.one_round.run import Work
+from fedmlh.runs.rounds import Judge, conduct
+from fedmlh.sites.federation import Federation, Yardstick
+from fedmlh.sites.flower.evaluation import compare_sites
+from fedmlh.sites.flower.grid import GridSites
+
+
+def train(federation: Federation, grid: Grid) -> None:
+    """Train, select the best round, test it once and keep the model in the federation's run folder."""
+    agreement, yardstick = federation.agreement, federation.yardstick()
+    config = agreement.config
+    federation.run.check(config, resume=True)
+    device = pick_device(config.device)
+    enrolments = federation.enrolments()
+    nodes = {number: node for number, node in federation.read_nodes().items() if number in enrolments}
+    federation.check_confirmed({number: enrolments[number] for number in nodes})
+    # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
+    examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
+    if config.training == "one-round":
+        # There is no later round for sites that are not connected: all are waited for until the deadline.
+        sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
+        ask_once(federation, yardstick, sites, examples, device)
+        return
+    server = Server(agreement.task, examples, device)
+    evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
+    test = evaluator.prepare(yardstick.dataset.test)
+    judge = Judge.appoint(config, evaluator, yardstick.dataset.train, test)
+    sites = GridSites(grid, nodes, deadline=config.deadline, quorum=config.quorum)
+    conduct(
+        server,
+        sites,
+        judge,
+        test,
+        yardstick.dataset,
+        federation.run,
+        tell=_say,
+        more=lambda progress: compare_sites(federation, server, sites, progress),
+    )
+
+
+def ask_once(
+    federation: Federation, yardstick: Yardstick, sites: GridSites, examples: Mapping[int, int], device: torch.device
+) -> None:
+    """Ask every site for counts and then for sums, solve, and keep the model in the federation's run folder."""
+    agreement, folder, validation = federation.agreement, federation.run, yardstick.dataset.train
+    check_room(sum(examples.values()) + len(validation), agreement.config.point_bits)
+    folder.open(agreement.config)
+    deadline = agreement.config.deadline
+    offer = partial(sites.ask, "train", quorum=0, deadline=deadline)
+    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, offer, folder.checkpoints, _say)
+    # Networks are trained with as many sites as a round needs; those that are not connected are not waited for.
+    trainers = GridSites(sites.grid, sites.nodes, deadline=deadline, quorum=agreement.config.quorum)
+    work = Work(
+        exchange,
+        yardstick.dataset,
+        validation,
+        yardstick.frequencies,
+        device,
+        _say,
+        lambda task, seeds: nullcontext(trainers),
+    )
+    work.finish(folder)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
