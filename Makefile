@@ -24,10 +24,11 @@ bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
 bench-peers: $(PEERS)/.ready  ## whole rounds against pfl and Flower, in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers.py
 
-check: $(VENV)/.ready-dev  ## format, lint, types
+check: $(VENV)/.ready-dev  ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,4 +46,4 @@ $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.tx
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
