@@ -12,7 +12,7 @@ _WORD_BITS = 16
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Compiled when first called, and kept on disk where there is a place for it."""
+    """Compile a function when it is first called, and keep the result on disk if there is a place for it."""
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba finds no folder that it may write to

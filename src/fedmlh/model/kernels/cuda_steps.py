@@ -83,7 +83,7 @@ class Workspace:
         # Two moments per weight, then per bias. SGD has none; what stands in their place is never read.
         parameters = (*self.weights, *self.biases)
         self.moments = [(zeros(*p.shape), zeros(*p.shape)) if self.adam else (p, p) for p in parameters]
-        # Where the round began, and what is added to every gradient. If not tied, what stands in their place is never read.
+        # Where the round began, and what is added to every gradient; if not tied, stand-ins that are never read.
         self.starts = [zeros(*p.shape) if tied else p for p in parameters]
         self.constants = [zeros(*p.shape) if tied else p for p in parameters]
         self.offsets = zeros(nets, 1, widths[-1]) if setup.balanced else None
@@ -117,7 +117,7 @@ class Workspace:
             self._move(where, self.setup.stack.views(correction), i, out=False)
 
     def train_group(self, models: list[Tensor], orders: list[np.ndarray]) -> Iterator[tuple[Tensor, float]]:
-        """Train at most `most` clients side by side, the one with the most steps first; yield model and loss of each."""
+        """Train up to `most` clients side by side, given by falling number of steps; yield model and loss of each."""
         batch, stack = self.points.shape[2], self.setup.stack
         ends = []
         points = np.full(self.points.shape, -1, np.int32)
