@@ -271,7 +271,7 @@ def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
 
 
 def choose_networks(config: Config, num_features: int, num_labels: int) -> Config:
-    """Return the set-up of the networks that correct a linear model, of which the config has settled the rest."""
+    """Return the set-up of the networks that correct a linear model, given a config in which only sizes are open."""
     return _choose_networks(_make_networks(config), Shape(num_features, num_labels), RULE)[0]
 
 

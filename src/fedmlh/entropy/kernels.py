@@ -177,7 +177,7 @@ def read_number(body: Any, position: Any) -> Any:
 
 @_compiled
 def read_numbers(body: Any, num_contexts: Any) -> Any:
-    """Return the numbers that describe the tables of so many contexts, and the bits they take; -1 if they are cut off.
+    """Return the numbers that describe the tables of these contexts, and the bits they take; -1 if cut off.
 
     A table that claims more contexts than are left is the last one.
     """

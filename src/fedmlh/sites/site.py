@@ -45,7 +45,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Points:
-    """What a site trains on, with the labels it knows, and what it holds out, over the federation's labels."""
+    """A `Split` that a site trains on, over the labels it knows, and one held out, over the federation's labels."""
 
     train: Split
     labels: Labels
