@@ -7,10 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from fedmlh.model import decoder, ranking
-from fedmlh.model.decode import decode, label_scores, top_labels
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.ranking import Ranker
+from fedmlh.model import ranking
+from fedmlh.model.ranking import Decoder, Ranker, decode, label_scores, top_labels
 from fedmlh.model.stack import Stack
 
 
@@ -162,9 +160,9 @@ class TestDecoder:
     @pytest.fixture(autouse=True)
     def _small_shapes_take_the_fast_way_too(self, monkeypatch):
         pytest.importorskip("numba")
-        monkeypatch.setattr(decoder, "_SMALL", 0)
-        monkeypatch.setattr(decoder, "_SMALL_FOR_THREADS", 0)
-        monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+        monkeypatch.setattr(ranking, "_SMALL", 0)
+        monkeypatch.setattr(ranking, "_SMALL_FOR_THREADS", 0)
+        monkeypatch.setattr(ranking, "_LARGEST_SHARE", 1)
 
     @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 7), st.integers(1, 150), st.data())
@@ -231,8 +229,8 @@ class TestDecoder:
         assert_same_bits(Decoder(buckets, 50)(scores, 5), decode(scores, buckets, 5))
 
     def test_without_numba_the_plain_way_is_taken(self, monkeypatch):
-        monkeypatch.setattr(decoder, "_kernels", lambda: None)
-        monkeypatch.setattr(decoder, "_PLAIN_SCORES", 900)
+        monkeypatch.setattr(ranking, "_kernels", lambda: None)
+        monkeypatch.setattr(ranking, "_PLAIN_SCORES", 900)
         rng = np.random.default_rng(8)
         scores, buckets = draw_scores("whole", rng, 3, 20, 30), torch.from_numpy(rng.integers(0, 30, (3, 400)))
         assert_same_bits(Decoder(buckets, 30)(scores, 5), decode(scores, buckets, 5))
@@ -274,8 +272,8 @@ class TestRanker:
     def _both_ways(self, request, monkeypatch):
         if request.param == "compiled":
             pytest.importorskip("numba")
-            monkeypatch.setattr(decoder, "_SMALL", 0)
-            monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+            monkeypatch.setattr(ranking, "_SMALL", 0)
+            monkeypatch.setattr(ranking, "_LARGEST_SHARE", 1)
 
     def test_large_batches_are_whole_blocks(self):
         stack, model, features, buckets = make_case(n=1100)

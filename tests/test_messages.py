@@ -562,7 +562,7 @@ def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for
     calls, recipe = [], Recipe("bce", "adam", 0.1, 1, 8)
 
     class Trainer:
-        def train(self, models, clients, orders, learning_rate, corrections):
+        def train_clients(self, models, clients, orders, learning_rate, corrections):
             calls.append(list(clients))
             return [(model + 1, 0.5) for model in models]
 

@@ -23,7 +23,7 @@ from fedmlh.federated.server import Server
 from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Task
 from fedmlh.model import local_training
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train
+from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
 from fedmlh.model.losses import find_loss
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
@@ -130,8 +130,8 @@ def test_a_correction_of_zero_changes_no_bit_of_sgd(points):
     stack, shard, recipe = linear_case(points, (5,))
     orders = draw_orders(len(shard), recipe, np.random.default_rng(0))
     start = stack.initial(0)
-    zero = train(stack, start, shard, recipe, orders, torch.zeros_like(start))
-    assert torch.equal(zero[0], train(stack, start, shard, recipe, orders)[0])
+    zero = train_shard(stack, start, shard, recipe, orders, torch.zeros_like(start))
+    assert torch.equal(zero[0], train_shard(stack, start, shard, recipe, orders)[0])
 
 
 # Balanced losses.
@@ -152,7 +152,7 @@ def test_a_balanced_loss_with_tau_zero_is_the_other_to_the_bit(points, base, hid
     for loss, tau in ((base, 1.0), (f"balanced-{base}", 0.0), (f"balanced-{base}", 1.0)):
         stack, shard, recipe = linear_case(points, hidden, loss, loss_tau=tau)
         orders = draw_orders(len(shard), recipe, np.random.default_rng(0))
-        results.append(train(stack, stack.initial(0), shard, recipe, orders))
+        results.append(train_shard(stack, stack.initial(0), shard, recipe, orders))
     plain, none, whole = results
     assert torch.equal(plain[0], none[0])
     assert plain[1] == none[1]
@@ -480,12 +480,12 @@ def test_trained_together_or_one_by_one(points, settings):
     task, seeds = fed.server.task, fed.server.seeds
 
     class Together:
-        def train(self, models, clients, orders, learning_rate, corrections):
+        def train_clients(self, models, clients, orders, learning_rate, corrections):
             recipe = dataclasses.replace(task.recipe, learning_rate=learning_rate)
             corrections = corrections or [None] * len(clients)
             shards = [fed.clients[k].prepare(seeds) for k in clients]
             return [
-                train(task.stack, model, shard, recipe, order, correction)
+                train_shard(task.stack, model, shard, recipe, order, correction)
                 for model, shard, order, correction in zip(models, shards, orders, corrections, strict=True)
             ]
 

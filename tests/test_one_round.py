@@ -28,7 +28,7 @@ from fedmlh.federated.messages import Rejected
 from fedmlh.federated.task import Task
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
-from fedmlh.model.decoder import Decoder
+from fedmlh.model.ranking import Decoder
 from fedmlh.oneround import solve
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import RIDGES, Choice, Chooser, Problem

@@ -16,7 +16,7 @@ from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
-from fedmlh.model.local_training import Shard, train
+from fedmlh.model.local_training import Shard, train_shard
 from fedmlh.model.losses import Loss, binary_cross_entropy
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -121,7 +121,7 @@ def test_a_loss_without_a_compiled_loop_trains_as_it_says():
     )
     start, orders = stack.initial(0), np.arange(30)[None]
     ends = {
-        loss: train(stack, start, shard, Recipe(loss, "sgd", 0.5, 1, 10), orders)[0]
+        loss: train_shard(stack, start, shard, Recipe(loss, "sgd", 0.5, 1, 10), orders)[0]
         for loss in ("bce", "plain bce", "focal")
     }
     torch.testing.assert_close(ends["plain bce"], ends["bce"], rtol=0, atol=2e-6)

@@ -25,15 +25,15 @@ from fedmlh.runs.population import Population
 class Trainer(Protocol):
     """Trains several clients as one computation."""
 
-    def train(
+    def train_clients(
         self,
         models: Sequence[Tensor],
         clients: Sequence[int],
         orders: Sequence[np.ndarray],
         learning_rate: float,
-        corrections: Sequence[Tensor],  # one a client, or none at all
+        corrections: Sequence[Tensor],  # one per client, or none at all
     ) -> list[tuple[Tensor, float]]:
-        """New parameters and mean loss of each."""
+        """Return new parameters and mean loss of each client."""
 
 
 class LocalClients:
@@ -96,7 +96,7 @@ class LocalClients:
             return
         works = list(accepted.values())
         corrections = [work.correction for work in works if work.correction is not None]
-        trained = trainer.train(
+        trained = trainer.train_clients(
             [work.model for work in works],
             list(accepted),
             [work.orders for work in works],

@@ -39,7 +39,7 @@ from fedmlh.runs.population import Population
 
 @dataclass(frozen=True)
 class Stock:
-    """The hashed points of all clients, one after the other, and behind them those that everyone has."""
+    """The `Shard`s of all clients in arrays that workers share, one after the other, and last what every client has."""
 
     features: tuple[Arrays, ...]  # 1 or R × [n, d̃]
     buckets: tuple[Arrays, ...]  # R × [n, B]

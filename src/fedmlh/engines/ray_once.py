@@ -26,7 +26,7 @@ from fedmlh.runs.population import Population
 
 @dataclass(frozen=True)
 class RawStock:
-    """The points of all clients, one client after the other."""
+    """The `Split`s of all clients in arrays that workers share, one after the other."""
 
     X: Arrays  # [n, d]
     Y: Arrays  # [n, p]

@@ -23,7 +23,7 @@ Values = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Points to evaluate on, their features hashed once for the whole run."""
+    """A `Split` to evaluate on: its features hashed once for the whole run, its labels as they are."""
 
     features: tuple[csr_matrix, ...]
     Y: csr_matrix

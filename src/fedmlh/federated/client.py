@@ -15,7 +15,7 @@ from fedmlh.federated.corrections import correct
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import check_broadcast
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train
+from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.randomness import generator
 
@@ -87,7 +87,7 @@ class Client:
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """The update that answers a broadcast, and the client's memory with its new state staged."""
         work = self.accept(broadcast, memory)
-        trained, loss = train(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
+        trained, loss = train_shard(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss)
 
     def accept(self, broadcast: bytes, memory: Memory) -> Assignment:

@@ -25,6 +25,6 @@ class CountSketch:
             np.add.at(cells, buckets, signs * values)
 
     def retrieve(self, how: Literal["median", "mean"] = "median") -> np.ndarray:
-        """Estimates of all values (Alg. 1, line 6; the mean is the paper's alternative).  # [p]"""
+        """Estimate all values (Alg. 1, line 6; the mean is the paper's alternative).  # [p]"""
         stored = np.take_along_axis(self.cells, self.buckets, axis=1) * self.signs  # [R, p]
         return np.asarray(np.median(stored, axis=0) if how == "median" else stored.mean(axis=0))

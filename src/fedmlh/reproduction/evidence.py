@@ -44,6 +44,11 @@ class Evidence:
         """The single result of that kind, where it is there."""
         return next(iter(self._by_use.get((kind, source.name, method, ""), {}).values()), None)
 
+    def hashed(self, source: Source, about: str) -> list[dict[str, Any]]:
+        """Return the rows that hashing a set's labels gave about a lemma or theorem; none if nothing was measured."""
+        rows: list[dict[str, Any]] = (self.one("hash", source) or {about: []})[about]
+        return rows
+
     @property
     def trained(self) -> list[Source]:
         """The sets that were trained on."""

@@ -26,8 +26,7 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims,
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
-from fedmlh.model.local_training import Shard, draw_orders
-from fedmlh.model.local_training import train as train_shard
+from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.threads import one_thread
 from fedmlh.oneround.exchange import RESULT, SUMS, Respondent
 from fedmlh.randomness import generator
@@ -46,7 +45,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Points:
-    """What a site trains on, with the labels it knows, and what it holds out, over the federation's labels."""
+    """A `Split` that a site trains on, over the labels it knows, and one held out, over the federation's labels."""
 
     train: Split
     labels: Labels

@@ -1,4 +1,4 @@
-"""Parsed data sets kept on disk, so that text is parsed once; a cache that fails is as if it were not there."""
+"""Parsed data sets kept on disk, so that text is parsed once; a cache that fails is ignored."""
 
 import contextlib
 import hashlib
@@ -35,7 +35,7 @@ Key = dict[str, Any]
 
 
 def find_cache() -> Path:
-    """The folder of the cache: $FEDMLH_CACHE, else the place where caches go."""
+    """Return the folder of the cache: $FEDMLH_CACHE, or else the usual place for caches."""
     own = os.environ.get("FEDMLH_CACHE")
     if own:
         return Path(own)
@@ -44,7 +44,7 @@ def find_cache() -> Path:
 
 
 def describe_source(layout: Layout, settings: dict[str, Any]) -> Key:
-    """Everything that decides what a load gives."""
+    """Describe everything that decides what a load returns."""
     folder = layout.folder.resolve()
     kinds = [site.kind for site in layout.sites] or [layout.kind]
     stats = [(path, path.stat()) for path in layout.files()]
@@ -54,18 +54,18 @@ def describe_source(layout: Layout, settings: dict[str, Any]) -> Key:
 
 
 def is_settled(key: Key, now_ns: int) -> bool:
-    """Whether the files were left alone long enough that their times tell one state from the next."""
+    """Return whether the files are old enough for their times to tell one state from the next."""
     return all(now_ns - changed > SETTLED_NS for _, _, changed in key["files"])
 
 
 def locate(key: Key) -> Path:
-    """The file of a folder and settings; an older state of the folder is overwritten, not kept."""
+    """Return the cache file of a folder and its settings; a new state of the folder overwrites the old one."""
     name = json.dumps([key["folder"], key["settings"]], sort_keys=True)
     return find_cache() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.npz"
 
 
 def fetch(key: Key) -> Dataset | None:
-    """The cached data set of exactly this source, or None."""
+    """Return the cached data set of exactly this source, or None."""
     try:
         with open_regular(locate(key), MOST_BINARY) as file, zipfile.ZipFile(file) as archive:
             meta = json.loads(read_array(archive, "meta").tobytes())
@@ -87,7 +87,7 @@ def fetch(key: Key) -> Dataset | None:
 
 
 def read_split(archive: zipfile.ZipFile, part: str, arrays: list[str]) -> Split:
-    """One part, checked like a file from outside."""
+    """Read one part, checked like a file from outside."""
     matrices: dict[str, csr_matrix | None] = dict.fromkeys(MATRICES)
     for name in MATRICES:
         prefix = f"{part}.{name}"
@@ -101,7 +101,7 @@ def read_split(archive: zipfile.ZipFile, part: str, arrays: list[str]) -> Split:
 
 
 def store(key: Key, dataset: Dataset) -> None:
-    """Keep a data set; a disk that is full or not ours to write on changes nothing."""
+    """Keep a data set; if the disk is full or read-only, do nothing."""
     arrays: dict[str, np.ndarray] = {}
     for part, split in (("train", dataset.train), ("test", dataset.test)):
         for name in MATRICES:
@@ -135,7 +135,7 @@ def store(key: Key, dataset: Dataset) -> None:
 
 @contextmanager
 def take_turn(key: Key) -> Iterator[None]:
-    """Wait while another process makes the same entry; a cache that cannot be written makes nobody wait."""
+    """Wait while another process makes the same entry, unless the cache cannot be written."""
     with ExitStack() as stack:
         with contextlib.suppress(OSError, RuntimeError):
             target = locate(key)

@@ -47,7 +47,7 @@ def load(
     text_dim: int = DEFAULT_DIM,
     training_only: bool = False,
 ) -> Dataset:
-    """The data set in a folder, recognised by its files; text becomes features the given way.
+    """Load the data set in a folder, recognised by its files; text becomes features the given way.
 
     With `training_only` no file of the test part is opened: the first training point stands in its place.
     """
@@ -65,7 +65,7 @@ def load(
 def _load(
     layout: Layout, settings: dict[str, str | int], text_features: str, text_dim: int, hashing: TextFeatures
 ) -> Dataset:
-    """The data set of a recognised folder, from the cache where it is there."""
+    """Return the data set of a recognised folder, from the cache if it is there."""
     if layout.kinds == {"npz"}:
         return read(layout, text_features, hashing)
 
@@ -93,7 +93,7 @@ def _load(
 
 
 def load_training(path: Path | str, data_format: str = "auto") -> Split:
-    """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
+    """Load the training part of a folder; no file of the test part is opened. Text becomes hashed features."""
     return load(path, data_format=data_format, training_only=True).train
 
 
@@ -104,7 +104,7 @@ def _leave_out_test(layout: Layout) -> Layout:
 
 
 def read_raw(layout: Layout) -> RawFolder:
-    """What the files of a recognised folder say."""
+    """Read what the files of a recognised folder say."""
     if layout.kind == "sites":
         readers = dict(READERS)
         if layout.kinds == {"svmlight"}:
@@ -119,7 +119,7 @@ def read_raw(layout: Layout) -> RawFolder:
 
 
 def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
-    """The data set of a recognised folder, from its files."""
+    """Read the data set of a recognised folder from its files."""
     raw = read_raw(layout)
     text = None
     if raw.is_text:
@@ -142,7 +142,7 @@ def read_points(
     num_features: int | None = None,
     first_feature: int | None = None,
 ) -> csr_matrix | list[str]:
-    """Points to predict, from one file: features [n, d], or texts; labels are allowed and passed over.
+    """Read points to predict from one file: features [n, d], or texts; labels are allowed and passed over.
 
     `text` says that the model reads text, which makes a .txt file one document a line. `num_features` is the
     model's d. `first_feature` (0 or 1) says where svmlight features start, where the file cannot.
@@ -174,7 +174,7 @@ def read_points(
 
 
 def guess_format(path: Path, name: str, text: bool) -> str:
-    """The format of a single file, by its name; a .txt file of numbers is told by its header."""
+    """Return the format of a single file by its name; the header of a .txt file of numbers decides."""
     if name.endswith((".jsonl", ".json")) or (text and name.endswith(".txt")):
         return "text"
     if name.endswith(".npz"):
@@ -191,7 +191,7 @@ def guess_format(path: Path, name: str, text: bool) -> str:
 
 
 def read_svmlight_points(path: Path, num_features: int | None, first_feature: int | None) -> csr_matrix:
-    """Features of a file with no header; a file that fits both ways of counting features is not guessed at."""
+    """Read features of a file without a header; refuse a file that fits both ways of counting features."""
     if first_feature not in (None, 0, 1):
         raise UserError(f"the first feature is {first_feature}, and should be 0 or 1")
     rows, _ = read_svmlight_file(path)

@@ -1,4 +1,4 @@
-"""Raw text with labels: one JSON object a line, in our own layout or that of the repository's LF data sets."""
+"""Raw text with labels: one JSON object per line, in our own layout or that of the repository's LF data sets."""
 
 import json
 from array import array
@@ -18,12 +18,12 @@ from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
 
 Record = dict[str, Any]
-#: The labels of a record, by number, or as they are where the catalogue does not list them.
+#: Yields the labels of a record, by number, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
 
 
 def read_records(path: Path) -> Iterator[tuple[int, Record]]:
-    """Number and object of each line that is not empty."""
+    """Yield number and object of each line that is not empty."""
     for lineno, line in read_lines(path):
         if not line.strip():
             continue
@@ -39,7 +39,7 @@ def read_records(path: Path) -> Iterator[tuple[int, Record]]:
 
 
 def take_string(path: Path, lineno: int, record: Record, field: str, default: str | None = None) -> str:
-    """A field that should be a string."""
+    """Return a field that must be a string."""
     value = record.get(field, default)
     if not isinstance(value, str):
         problem = f"`{field}` should be a string" if field in record else f"has no `{field}`"
@@ -48,7 +48,7 @@ def take_string(path: Path, lineno: int, record: Record, field: str, default: st
 
 
 def take_key(path: Path, lineno: int, value: object, field: str) -> str:
-    """A label's key: a string or a whole number."""
+    """Return a label's key: a string or a whole number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadLine(path, lineno, f"{field} {value!r:.40} should be a string or a whole number")
     key = str(value)
@@ -62,7 +62,7 @@ def take_key(path: Path, lineno: int, value: object, field: str) -> str:
 
 
 def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
-    """A field that should be a list."""
+    """Return a field that must be a list."""
     value = record.get(field)
     if not isinstance(value, list):
         raise BadLine(path, lineno, f"`{field}` should be a list" if field in record else f"has no `{field}`")
@@ -70,7 +70,7 @@ def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
 
 
 def take_text(path: Path, lineno: int, record: Record) -> str:
-    """The text of a record of either layout."""
+    """Return the text of a record of either layout."""
     if "text" in record or not ("title" in record or "content" in record):
         return take_string(path, lineno, record, "text")
     title = take_string(path, lineno, record, "title", "")
@@ -79,12 +79,12 @@ def take_text(path: Path, lineno: int, record: Record) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file, whatever labels it may have."""
+    """Read the texts of a file, whatever labels it may have."""
     return [take_text(path, lineno, record) for lineno, record in read_records(path)]
 
 
 def read_jsonl(layout: Layout) -> RawFolder:
-    """A folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
+    """Read a folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
     if layout.labels is not None:
         labels = read_labels(layout.labels)
     else:
@@ -103,7 +103,7 @@ def read_jsonl(layout: Layout) -> RawFolder:
 
 
 def index_labels(labels: Labels) -> Callable[[str], int | str]:
-    """A look-up by key, then by name, that answers the label's number, or the label itself if it is not listed."""
+    """Return a look-up by key, then by name: it gives the label's number, or the label itself if it is not listed."""
     by_key = {key: number for number, key in enumerate(labels.keys)}
     # Without labels.txt a label's name is its key.
     named = labels.names is not labels.keys
@@ -119,7 +119,7 @@ def index_labels(labels: Labels) -> Callable[[str], int | str]:
 
 
 def collect_labels(paths: list[Path]) -> Labels:
-    """The catalogue of a source that has none: the sorted labels of all its parts."""
+    """Make the catalogue of a source that has none: the sorted labels of all its parts."""
     keys: set[str] = set()
     for path in paths:
         for lineno, record in read_records(path):
@@ -132,7 +132,7 @@ def collect_labels(paths: list[Path]) -> Labels:
 
 
 def read_lf(layout: Layout) -> RawFolder:
-    """A folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
+    """Read a folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
     assert layout.labels is not None
     names: dict[str, str] = {}
     for lineno, record in read_records(layout.labels):
@@ -157,7 +157,7 @@ def read_lf(layout: Layout) -> RawFolder:
 
 
 def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFolder:
-    """Both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
+    """Read both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
 
     Catalogues are often made of the labels met in training, and no model can predict the others.
     """
@@ -169,7 +169,7 @@ def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFo
 def read_part(
     path: Path, filter_path: Path | None, labels: Labels, take_labels: TakeLabels, must_know: bool
 ) -> tuple[RawPart, tuple[str, ...]]:
-    """Texts and labels of one file, and what there is to note."""
+    """Read texts and labels of one file, and what there is to note."""
     texts: list[str] = []
     numbers, ends = array("i"), array("q", [0])  # lists of whole numbers would take four times the memory
     unknown = 0

@@ -1,4 +1,4 @@
-"""Recognising a data set by the files in its folder, before any of them is read."""
+"""Data sets recognised by the files in their folder, before any of them is read."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from fedmlh.data.readers.files import readable
 from fedmlh.errors import UserError
 
 FORMATS = ("auto", "npz", "xmc", "svmlight", "text")
-#: The format by which a user names a kind, where it is not the kind's own name.
+#: The format by which a user names a kind, if it is not the kind's own name.
 FORMAT_OF = {"xmc-apart": "xmc", "jsonl": "text", "lf": "text"}
-#: How the name of a text file may go on.
+#: How the name of a text file may end.
 PACKED = ("", ".gz")
 LOOKED_FOR = (
     "X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz; train.txt and test.txt (or *_train.txt and *_test.txt); "
@@ -35,7 +35,7 @@ class Layout:
     sites: tuple["Layout", ...] = field(default=())
 
     def files(self) -> Iterator[Path]:
-        """Every file that a load reads."""
+        """Yield every file that a load reads."""
         yield from (*self.train, *self.test)
         yield from (path for path in (self.labels, self.train_filter, self.test_filter) if path is not None)
         for site in self.sites:
@@ -48,7 +48,7 @@ class Layout:
 
 
 def recognise(folder: Path, data_format: str = "auto") -> Layout:
-    """What the folder holds; prepared features go before raw text where both are there."""
+    """Recognise what a folder holds; prepared features go before raw text if both are there."""
     if data_format not in FORMATS:
         raise UserError(f"data format {data_format!r} is not one of {', '.join(FORMATS)}")
     if not folder.exists():
@@ -63,7 +63,7 @@ def recognise(folder: Path, data_format: str = "auto") -> Layout:
 
 
 def recognise_single(folder: Path, data_format: str) -> Layout | None:
-    """The data set whose files lie in the folder itself."""
+    """Recognise a data set whose files lie in the folder itself."""
     with readable(folder):
         names = sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
     for kind, find in FINDERS.items():
@@ -79,7 +79,7 @@ def recognise_single(folder: Path, data_format: str) -> Layout | None:
 
 
 def recognise_sites(folder: Path, data_format: str) -> Layout | None:
-    """The data set whose sites each have a folder of their own."""
+    """Recognise a data set whose sites each have a folder of their own."""
     with readable(folder):
         below = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     found = {entry: recognise_single(entry, data_format) for entry in below}
@@ -99,7 +99,7 @@ Parts = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def describe_parts(folder: Path, names: list[str], kind: str, train: tuple[str, ...], test: tuple[str, ...]) -> Layout:
-    """The layout of recognised parts, with the files that any format may have beside them."""
+    """Return the layout of recognised parts, with the files that any format may have beside them."""
 
     def beside(name: str) -> Path | None:
         return folder / name if name in names else None
@@ -116,7 +116,7 @@ def describe_parts(folder: Path, names: list[str], kind: str, train: tuple[str, 
 
 
 def find_npz(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """X and Y of both parts."""
+    """Find X and Y of both parts."""
     wanted = ("X.trn.npz", "Y.trn.npz", "X.tst.npz", "Y.tst.npz")
     missing = [name for name in wanted if name not in names]
     if len(missing) == len(wanted):
@@ -127,13 +127,13 @@ def find_npz(folder: Path, names: list[str], data_format: str) -> Parts | None:
 
 
 def find_xmc(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Two text files with a header each."""
+    """Find two text files with a header each."""
     exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
     return find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
 
 
 def find_xmc_apart(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Features and labels of both parts in text files of their own; these names also stand beside raw text."""
+    """Find text files of features and of labels for both parts; such names also stand beside raw text."""
     for end in PACKED:
         wanted = tuple(f"{part}_X_{what}.txt{end}" for part in ("trn", "tst") for what in ("Xf", "Y"))
         if all(name in names for name in wanted):
@@ -142,7 +142,7 @@ def find_xmc_apart(folder: Path, names: list[str], data_format: str) -> Parts | 
 
 
 def find_svmlight(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Two text files with no header; .txt ones only where the caller says what they are."""
+    """Find two text files without a header; .txt ones only if the caller says what they are."""
     plain = (".svm", ".svmlight", ".libsvm") + ((".txt",) if data_format == "svmlight" else ())
     endings = [end + packed for end in plain for packed in PACKED]
     exact = [("train" + end, "test" + end) for end in endings]
@@ -150,14 +150,14 @@ def find_svmlight(folder: Path, names: list[str], data_format: str) -> Parts | N
 
 
 def find_jsonl(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Raw text with labels by name."""
+    """Find raw text with labels by name."""
     stems = (("trn", "tst"), ("train", "test"))
     exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in PACKED]
     return find_pair(folder, names, exact, [])
 
 
 def find_lf(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Raw text of the repository's LF data sets: labels by row of a label file."""
+    """Find raw text of the repository's LF data sets, with labels by row of a label file."""
     pair = find_pair(folder, names, [("trn.json.gz", "tst.json.gz")], [])
     if pair is not None and "lbl.json.gz" not in names:
         raise UserError(f"{folder}: lbl.json.gz should stand beside trn.json.gz")
@@ -167,7 +167,7 @@ def find_lf(folder: Path, names: list[str], data_format: str) -> Parts | None:
 def find_pair(
     folder: Path, names: list[str], exact: list[tuple[str, str]], patterns: list[tuple[str, str]]
 ) -> Parts | None:
-    """The one training and the one test file that match; the plain names go before the patterns."""
+    """Find the one training and the one test file that match; plain names go before patterns."""
     for choices in (exact, patterns):
         sides = [
             sorted({name for choice in choices for name in names if matches(name, choice[side])}) for side in (0, 1)
@@ -184,7 +184,7 @@ def find_pair(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the name fits; the filter files end like data files and are none."""
+    """Return whether a name fits; filter files end like data files and are none."""
     return fnmatchcase(name, pattern) and not name.startswith("filter_labels_")
 
 

@@ -46,7 +46,7 @@ _MAX_SMALL = 1 << 10
 
 
 def read_csr(path: Path) -> Arrays:
-    """The arrays of a matrix that `scipy.sparse.save_npz` wrote from CSR."""
+    """Read the arrays of a matrix that `scipy.sparse.save_npz` wrote from CSR."""
     try:
         with readable(path), open_zip(path) as archive:
             return read_arrays(path, archive)
@@ -57,7 +57,7 @@ def read_csr(path: Path) -> Arrays:
 
 
 def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
-    """The arrays of an open archive, after what it claims of them."""
+    """Read the arrays of an open archive, after checking what it claims of them."""
     fields = ("data", "indices", "indptr")
     members = [archive.getinfo(f"{name}.npy") for name in ("format", "shape", *fields)]
     if max(info.file_size for info in members[:2]) > _MAX_SMALL:
@@ -79,7 +79,7 @@ def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
 
 
 def read_head(archive: zipfile.ZipFile, name: str) -> Head:
-    """Shape and type of one array, which has not been unpacked yet; it has as many bytes as they need."""
+    """Read shape and type of one array before it is unpacked, and check that its bytes are as many as they need."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
         # Later versions are for heads that no array of numbers needs.
@@ -95,7 +95,7 @@ def read_head(archive: zipfile.ZipFile, name: str) -> Head:
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """One array of an .npz; reading it whole lets the archive check its sum."""
+    """Read one array of an .npz; reading it whole lets the archive check its sum."""
     with archive.open(f"{name}.npy") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):
@@ -104,19 +104,19 @@ def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def explain(problem: BaseException) -> str:
-    """The first line of an exception's text, or its name."""
+    """Return the first line of an exception's text, or its name."""
     text = str(problem).strip("'\"").splitlines()
     return text[0] if text else type(problem).__name__
 
 
 def read_features(path: Path) -> tuple[csr_matrix, int]:
-    """X of a file, and the number of duplicates summed."""
+    """Read X of a file, and return it with the number of duplicates summed."""
     data, indices, indptr, shape = read_csr(path)
     return build_features(str(path), data, indices, indptr, shape)
 
 
 def read_part(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
-    """X, Y and what is not scored."""
+    """Read X, Y and the pairs that are not scored."""
     X, summed = read_features(files[0])
     data, indices, indptr, shape = read_csr(files[1])
     if not ((data == 0) | (data == 1)).all():
@@ -133,7 +133,7 @@ def read_part(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPar
 
 
 def read_npz(layout: Layout) -> RawFolder:
-    """A folder with X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz."""
+    """Read a folder with X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz."""
     train, train_notes = read_part(layout.train, layout.train_filter)
     test, test_notes = read_part(layout.test, layout.test_filter)
     for what, a, b in (("features", train.points, test.points), ("labels", train.Y, test.Y)):
