@@ -447,9 +447,9 @@ def test_settings_without_effect_are_not_what_differs() -> None:
     base = Config(name="a")
     fedavg, once = base.replace(algorithm="fedavg"), base.replace(training="one-round", loss="softmax")
     shown = dict(list_differing([base, base.replace(num_tables=8, label_map="universal"), fedavg]))
-    assert shown["num_tables"] == ["4", "8", "–"]
-    assert shown["label_map"] == ["murmur3", "universal", "–"]
-    assert shown["algorithm"] == ["fedmlh", "fedmlh", "fedavg"]
+    assert shown["num_tables"] == ["4", "8", "1"]
+    assert shown["num_buckets"] == ["250", "250", "–"]
+    assert shown["label_map"] == ["murmur3", "universal", "identity"]
     assert "loss" not in dict(list_differing([base, once]))
     assert dict(list_differing([base.replace(loss="softmax"), once]))["loss"] == ["softmax", "–"]
     assert not dict(list_differing([base, base.replace(name="b", seed=4)]))
