@@ -109,9 +109,7 @@ def test_tuned_fedavg_is_what_the_search_found(name: str, preset: str, d: int, p
     source = Source(search["data"], preset, "some/folder")
     assert find_search(source)["set"] == search["data"]
     config = make_config("tuned", source, SimpleNamespace(num_features=d, num_labels=p))
-    for setting, value in search["winner"]["settings"].items():
-        found = getattr(config, setting)
-        assert (list(found) if isinstance(found, tuple) else found) == value, setting
+    assert config.replace(**search["winner"]["settings"]) == config
 
 
 def test_nobody_may_send_more_than_the_papers_fedmlh():

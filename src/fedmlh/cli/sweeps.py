@@ -69,6 +69,8 @@ def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configu
         chosen = configure(configs[0], {})
         if chosen.training == "one-round":
             raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended, or --sweep one")
+        if chosen.is_fedavg:
+            raise UserError(f"{configs[0]} is FedAvg, which says nothing of FedMLH's tables: name a second set-up")
         pair = {name: chosen.replace(algorithm=name, training="rounds") for name in ("fedmlh", "fedavg")}
         return [Entry(name, name, config) for name, config in pair.items()]
     combinations = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]

@@ -51,7 +51,8 @@ def _show_range(setting: Setting) -> str:
         return f"   ({', '.join(get_args(setting.type))})"
     if setting.at_least is None or setting.at_most is None:
         return ""
-    return f"   ({setting.at_least:,} to {setting.at_most:,})"
+    low, high = (int(end) if end == int(end) else end for end in (setting.at_least, setting.at_most))
+    return f"   ({low:,} to {high:,})"
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -183,14 +183,14 @@ class Sums:
 
     point_bits: int = option(
         5,
-        "Bits to which points are rounded, as multiples of 2^-b; with more bits sums are more exact and larger (b).",
+        "Number of binary digits to which points are rounded (b); with more of them sums are more exact and larger.",
         at_least=4,
         at_most=12,
     )
     feature_slots: int = option(
         0,
         "Most slots for features, of which rare features share some; with more slots the model is larger and better, "
-        "and 0 stands for as many as memory for pairs and weights allows.",
+        "and 0 stands for as many as the limits on pairs and weights allow.",
         at_least=0,
         at_most=2**17,
     )
