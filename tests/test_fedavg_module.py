@@ -127,8 +127,7 @@ def make_config(**changes):
         batch_size=BATCH,
         num_buckets=B,
         feature_map="none",
-        **changes,
-    )
+    ).replace(**changes)
 
 
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 5)], ids=str)

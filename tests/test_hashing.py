@@ -236,7 +236,7 @@ class TestLabelMaps:
 
 class TestSeeds:
     def draw(self, p=30, **changes):
-        return Task(Config(num_buckets=20, **changes), 10, p).draw_seeds()
+        return Task(Config(num_buckets=20).replace(**changes), 10, p).draw_seeds()
 
     def test_drawn_seeds_follow_from_the_run_seed_alone(self):
         assert self.draw(seed=5) == self.draw(seed=5)

@@ -109,9 +109,7 @@ def test_tuned_fedavg_is_what_the_search_found(name: str, preset: str, d: int, p
     source = Source(search["data"], preset, "some/folder")
     assert find_search(source)["set"] == search["data"]
     config = make_config("tuned", source, SimpleNamespace(num_features=d, num_labels=p))
-    for setting, value in search["winner"]["settings"].items():
-        found = getattr(config, setting)
-        assert (list(found) if isinstance(found, tuple) else found) == value, setting
+    assert config.replace(**search["winner"]["settings"]) == config
 
 
 def test_nobody_may_send_more_than_the_papers_fedmlh():
@@ -120,8 +118,7 @@ def test_nobody_may_send_more_than_the_papers_fedmlh():
         budget = shape_bytes(source.shape, "fedmlh")
         for method in ("recommended", "tuned"):
             config = make_config(method, source, data)
-            tables = config.num_tables if config.algorithm == "fedmlh" else 1
-            outputs = config.num_buckets if config.algorithm == "fedmlh" else data.num_labels
+            tables, outputs = config.num_tables, data.num_labels if config.is_fedavg else config.num_buckets
             (width,) = config.hidden_sizes
             assert (
                 0.9 * budget < 4 * tables * (config.feature_dim * width + width + width * outputs + outputs) <= budget
@@ -131,7 +128,7 @@ def test_nobody_may_send_more_than_the_papers_fedmlh():
 def fake_result(job: Job, best: int, top: dict[str, float]) -> dict:
     """A result as a run would leave it, with figures that are easy to add up."""
     metrics = dict.fromkeys(("precision", "precision_paper", "precision_frequent", "precision_infrequent"), top)
-    size = 2**20 if job.config.algorithm == "fedmlh" else 2**21
+    size = 2**21 if job.config.is_fedavg else 2**20
     summary = {**metrics, "best_round": best, "paper_volume_bytes": best * 4 * size, "model_bytes": size}
     summary |= {"bytes_up_to_best": best * 4 * size, "bytes_down_to_best": (best - 1) * 4 * size}
     return {"format_version": 1, "job": job.spec, "machine": {}, "seconds": 1.0, "found": {"summary": summary}}

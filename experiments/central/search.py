@@ -42,7 +42,7 @@ def main() -> None:
     """Search, then measure."""
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
     dataset = fedmlh.load(folder)
-    base = fedmlh.Config(name=folder.name, **CENTRAL)
+    base = fedmlh.Config(name=folder.name).replace(**CENTRAL)
     tried = []
     for values in product(*SEARCH.values()):
         settings = dict(zip(SEARCH, values, strict=True))

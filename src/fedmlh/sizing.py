@@ -12,22 +12,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
 
 #: What sizes = "auto" chooses, beside a learning_rate or learning_rate_decay of 0 and a loss_tau of -1.
-SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
+SIZED = tuple(name for name, setting in SETTINGS.items() if setting.sized == "chosen")
+#: What it may change with them: few labels need no hashing, few features neither.
+_CHANGED = {name for name, setting in SETTINGS.items() if setting.sized == "changed"}
 #: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
-OPEN: dict[str, Any] = {
-    "training": "auto",
-    "partition": "auto",
-    "num_clients": 0,
-    "clients_per_round": 0,
-    "learning_rate": 0.0,
-    "learning_rate_decay": 0.0,
-    "loss_tau": -1.0,
-}
+OPEN = {name: setting.open for name, setting in SETTINGS.items() if setting.open is not None}
 #: Networks that correct a linear model get what networks alone get, divided by this, and at least this many bytes.
 _BESIDE, _LEAST_BESIDE = 4, 1 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
@@ -141,7 +135,10 @@ RULE = Rule()
 def list_open(config: Config) -> set[str]:
     """Return the settings that this config leaves to the data."""
     names = {name for name, value in OPEN.items() if getattr(config, name) == value}
-    return names | ({*SIZED, "label_map", "feature_map"} if config.sizes == "auto" else set())
+    if config.sizes == "given":
+        return names
+    sized = names | {*SIZED} | _CHANGED
+    return sized - {"label_map", "num_tables"} if config.is_fedavg else sized  # which say that it is FedAvg
 
 
 def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:
@@ -156,7 +153,7 @@ def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Confi
 def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
     """Return the config with sizes of networks; the first reason is about the budget."""
     budget = int(config.budget_mib * 2**20) or rule.budget(shape)
-    alone = config.algorithm == "fedavg"
+    alone = config.is_fedavg
 
     def fit_tables(budget: int, tables: int) -> tuple[int, int, int, int]:
         numbers = numbers_within(budget, tables)
@@ -213,7 +210,7 @@ def choose_training(
     config: Config, shape: Shape, outputs: int, width: int, rule: Rule = RULE
 ) -> tuple[dict[str, Any], list[str]]:
     """Return learning rate, decay and τ if the config leaves them open, and why; unknown counts are assumed."""
-    alone = config.algorithm == "fedavg"
+    alone = config.is_fedavg
     found: dict[str, Any] = {}
     reasons = []
     if config.learning_rate == 0:

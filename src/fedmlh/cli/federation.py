@@ -52,7 +52,7 @@ def init(
     if chosen.training == "auto":
         chosen = chosen.replace(training="rounds")
         tell("networks in rounds: --set training=one-round needs sites that agree to show statistics of their data")
-    if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
+    if chosen.label_map != "identity" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
         tell("labels are hashed by name (label_key), so that sites need not number them alike")
     dataset = open_data(chosen)

@@ -1,12 +1,11 @@
 """What has to be measured for the tables and figures that were asked for: a list of jobs, each with its settings."""
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.task import TRAINING
@@ -82,9 +81,9 @@ class Job:
         """What the result depends on, as JSON would give it back."""
         # Only what was changed: a setting that a later version adds leaves what is finished as it is.
         settings = {
-            entry.name: list(value) if isinstance(value, tuple) else value
-            for entry in dataclasses.fields(Config)
-            if entry.name not in _FREE and (value := getattr(self.config, entry.name)) != entry.default
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.config.as_dict().items()
+            if name not in _FREE and value != SETTINGS[name].default
         }
         return {
             "set": self.source.name,

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
@@ -53,17 +53,10 @@ class Agreement:
             raise UserError("two labels of the catalogue are the same but for blanks or the way accents are written")
         if self.config.num_clients != len(self.sites):
             raise UserError(f"num_clients is {self.config.num_clients}, but there are {len(self.sites)} sites")
-        for field, value, wanted in (
-            ("selection", self.config.selection, "validation"),
-            ("shared_fraction", self.config.shared_fraction, 0.0),
-            ("metrics", self.config.metrics, ()),
-            ("pooled", self.config.pooled, False),
-            ("text_features", self.config.text_features, "hashing"),
-            ("sizes", self.config.sizes, "given"),
-            ("data", self.config.data, ""),
-        ):
-            if value != wanted:
-                raise UserError(f"{field} is {value!r}: real sites train with {wanted!r} only")
+        for name, setting in SETTINGS.items():
+            value = getattr(self.config, name)
+            if setting.simulation_only and value != setting.default:
+                raise UserError(f"{name} is {value!r}: real sites train with {setting.default!r} only")
 
     @cached_property
     def task(self) -> Task:
