@@ -4,18 +4,17 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import re
 import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedmlh.display import is_printable
 from fedmlh.errors import UserError
+from fedmlh.federated.codecs.names import list_families, parse_codec
 from fedmlh.parts import check, find_foreign
 from fedmlh.untrusted import MOST_TOML, read_text
 
@@ -43,33 +42,6 @@ def option(
     """
     limits = {"at_least": at_least, "at_most": at_most, "count": count}
     return field(default=default, metadata={"help": why, "part": part, "also": also, **limits})
-
-
-class CodecName(NamedTuple):
-    """What the name of a codec says."""
-
-    kind: str
-    share: Fraction  # of the values (topk), of the bytes (sketch), of the root mean square (grid); 1 for all others
-    deflated: bool
-
-
-_CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch|grid)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
-#: The range of N in a codec's name. A grid of 200 % could leave out all that it was given.
-_SHARES = {"grid": (Fraction(25), Fraction(199))}
-
-
-def parse_codec(name: str) -> CodecName:
-    """The parts of a codec's name, or a ValueError that says what it may be."""
-    found = _CODEC.fullmatch(name)
-    if found is not None:
-        kind, percent, deflated = found[1] or found[2], Fraction(found[3] or 100), found[4] is not None
-        least, most = _SHARES.get(kind, (Fraction(1, 1000), Fraction(100)))
-        if least <= percent <= most and not (deflated and kind == "grid"):
-            return CodecName(kind, percent / 100, deflated)
-    raise ValueError(
-        "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress, or "
-        "grid-N% with N from 25 to 199"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +131,11 @@ class Config:
     )
     update_codec: str = option(
         "fp32",
-        "how a client's update is encoded: fp32, fp16, int8, int4, int2, topk-N%, sketch-N%; +zlib compresses; grid-N%",
+        "how a client's update is encoded: fp32 as it is, others in fewer bytes (docs/codecs.md); +zlib compresses",
     )
     broadcast_codec: str = option(
         "fp32",
-        "how the global model is encoded: fp32, fp16; int8, int4, topk-N%, grid-N%: as changes; +zlib compresses",
+        "how the global model is encoded: fp32 and fp16 whole, others as changes (docs/codecs.md); +zlib compresses",
     )
 
     sizes: Literal["given", "auto"] = option(
@@ -324,13 +296,14 @@ class Config:
             self._check_keyed()
         for name in ("update_codec", "broadcast_codec"):
             try:
-                kind = parse_codec(getattr(self, name)).kind
+                family = parse_codec(getattr(self, name)).family
             except ValueError as error:
                 raise UserError(f"{name} is {_show(getattr(self, name))}: {error}") from None
-        if kind in ("int2", "sketch"):
+        if family.leaves_more:
+            fit = list_families(lambda family: not family.leaves_more)
             raise UserError(
                 f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
-                f"what clients hold would drift away from the model: use it for updates only"
+                f"what clients hold would drift away from the model: use it for updates only, and {fit} here"
             )
         if self.server_tau == 0 and self.server_optimizer not in ("average", "momentum"):
             raise UserError(
