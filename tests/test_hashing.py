@@ -379,6 +379,16 @@ class TestCountSketch:
             held = [s[i] * sum(s[l] * values[l] for l in range(50) if h[l] == h[i]) for h, s in hashes]  # noqa: E741
             assert found[i] == pytest.approx(sum(held) / num_tables, abs=1e-12)
 
+    @pytest.mark.parametrize("num_buckets", [1, 7, 4096, 10**6])
+    def test_a_hash_function_is_multiply_shift_on_64_bits(self, num_buckets):
+        """Written down once more: from the lower 32 of the upper 33 bits the bucket, from the highest the sign."""
+        sketch = CountSketch(3, num_buckets, np.random.default_rng(1))
+        drawn = np.random.default_rng(1).integers(0, 2**64, (3, 2), np.uint64).tolist()
+        for (factor, summand), (buckets, signs) in zip(drawn, sketch._places(1000, 50), strict=True):
+            mixed = [(key * factor + summand) % 2**64 for key in range(1000, 1050)]
+            assert buckets.tolist() == [(bits >> 31) % 2**32 * num_buckets >> 32 for bits in mixed]
+            assert signs.tolist() == [1 - 2 * (bits >> 63) for bits in mixed]
+
     def test_the_estimate_is_unbiased_over_seeds(self):
         values = np.random.default_rng(2).normal(size=30) + 1
         estimates = []

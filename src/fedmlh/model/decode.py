@@ -20,8 +20,8 @@ def top_labels(scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     """
     k = min(k, scores.shape[1])
     best, labels = scores.topk(k, dim=1)
-    # topk breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
-    # the k-th place, labels that topk left out may have lower ids, and the row is sorted whole.
+    # torch breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
+    # the k-th place, labels that were left out may have lower ids, and the row is sorted whole.
     crossing = ((scores >= best[:, -1:]).sum(dim=1) > k).nonzero().squeeze(1)
     for row in crossing.tolist():
         whole = torch.sort(scores[row], descending=True, stable=True).indices[:k]

@@ -1,6 +1,6 @@
 """A model at work: hashed features in, top-k labels out, in batches that never hold points × labels for a whole set."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.model.decoder import Decoder
-from fedmlh.model.losses import find_loss
+from fedmlh.model.losses import Loss, find_loss
 from fedmlh.model.stack import Stack, forward_sparse
 
 #: Numbers held at once for a batch of points: their bucket scores in all tables.
@@ -18,6 +18,12 @@ _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
 #: The decoder works on whole blocks of points.
 _BLOCK = 64
+#: What is averaged over tables, from the logits: by the name of the decoding.
+_SCORES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
+    "log-probs": lambda loss, logits: loss.log_likelihood(logits),
+    "logits": lambda loss, logits: logits,
+    "probs": lambda loss, logits: loss.log_likelihood(logits).exp(),
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,7 @@ class Ranker:
         """Return what each point has of each bucket.  # M × [n, d̃] -> [R, n, B]"""
         layers = self.stack.views(model.to(self.buckets.device))
         logits = forward_sparse(layers, features)
-        scores = logits if self.decoding == "logits" else find_loss(self.loss).log_likelihood(logits)
-        return scores.exp() if self.decoding == "probs" else scores
+        return _SCORES[self.decoding](find_loss(self.loss), logits)
 
 
 def best_labels(

@@ -17,6 +17,11 @@ class Recipe:
     #: How much a balanced loss makes of the client's bucket frequencies; without effect on other losses.
     loss_tau: float = 1.0
 
+    @property
+    def adam(self) -> bool:
+        """Whether the optimizer is Adam, and not plain SGD; there is no third one."""
+        return {"adam": True, "sgd": False}[self.optimizer]
+
     def steps(self, points: int) -> int:
         """Steps of a local round over so many points."""
         return self.epochs * -(-points // self.batch_size)

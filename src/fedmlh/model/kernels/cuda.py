@@ -125,7 +125,7 @@ class _Bench:
 
         self.weights = [zeros(nets, i, o) for i, o in pairwise(widths)]
         self.biases = [zeros(nets, 1, o) for o in widths[1:]]
-        self.adam = trainer.recipe.optimizer == "adam"
+        self.adam = trainer.recipe.adam
         # Of the weights, then of the biases. SGD has none: what stands in their place is never read.
         parameters = (*self.weights, *self.biases)
         self.moments = [(zeros(*p.shape), zeros(*p.shape)) if self.adam else (p, p) for p in parameters]
