@@ -297,20 +297,30 @@ class TestRanker:
             np.testing.assert_array_equal(labels, whole[0])
             np.testing.assert_allclose(values, whole[1], rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize(("loss", "decoding"), [("bce", "log-probs"), ("softmax", "log-probs"), ("bce", "logits")])
-    def test_scores_are_mean_log_likelihoods_or_logits(self, loss, decoding):
+    @pytest.mark.parametrize(
+        ("loss", "decoding"),
+        [("bce", "log-probs"), ("softmax", "log-probs"), ("bce", "logits"), ("bce", "probs"), ("softmax", "probs")],
+    )
+    def test_scores_are_means_of_what_the_decoding_says(self, loss, decoding):
         """From the weights, in float64."""
         stack, model, (x,), buckets = make_case()
         W1, b1, W2, b2 = (view.double().numpy() for view in stack.views(model))
         hidden = np.maximum(np.einsum("nd,rdh->rnh", x.toarray().astype(np.float64), W1) + b1[:, None], 0)
         s = np.einsum("rnh,rhb->rnb", hidden, W2) + b2[:, None]
+        if decoding != "logits":
+            s = 1 / (1 + np.exp(-s)) if loss == "bce" else np.exp(s) / np.exp(s).sum(axis=2, keepdims=True)
         if decoding == "log-probs":
-            s = np.log(1 / (1 + np.exp(-s)) if loss == "bce" else np.exp(s) / np.exp(s).sum(axis=2, keepdims=True))
+            s = np.log(s)
         scores = np.mean([s[r][:, table] for r, table in enumerate(buckets.numpy())], axis=0)
         labels, values = gather(Ranker(stack, buckets, loss, decoding), model, (x,), 50)
         np.testing.assert_allclose(values, np.take_along_axis(scores, labels, axis=1), atol=1e-5)
         assert (np.sort(labels, axis=1) == np.arange(50)).all()
         assert (np.diff(values, axis=1) <= 0).all()
+
+    def test_a_decoding_that_there_is_not_scores_nothing(self):
+        stack, model, features, buckets = make_case()
+        with pytest.raises(KeyError, match="odds"):
+            Ranker(stack, buckets, "bce", "odds").score(model, features)
 
     @pytest.mark.parametrize("numbers_at_once", [1, 1 << 23])
     def test_excluded_pairs_are_dropped_and_the_rest_moves_up(self, numbers_at_once, monkeypatch):

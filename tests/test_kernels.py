@@ -61,6 +61,13 @@ def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3, tie=({
     return start, *results
 
 
+@pytest.mark.parametrize("loop", [kernels.train_compiled, train_plain])
+def test_an_optimizer_that_there_is_not_trains_in_no_loop(loop):
+    stack, features, buckets, _ = make_case((7,), 1)
+    with pytest.raises(KeyError, match="adagrad"):
+        loop(stack, stack.initial(1), features, buckets, np.arange(57)[None], Recipe("bce", "adagrad", 0.1, 1, 8))
+
+
 @pytest.mark.parametrize("loss", OWN["loss"])
 @pytest.mark.parametrize("hidden", [(), (7,), (16, 9), (8, 8, 8)])
 @pytest.mark.parametrize("maps", [1, 3])

@@ -33,6 +33,13 @@ OWN: dict[str, dict[str, str]] = {
     "aggregation": {"mean": "fedmlh.federated.aggregate"},
     "metric": {},  # ours are always measured
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
+    "codec": {
+        **dict.fromkeys(("fp32", "fp16"), "fedmlh.federated.codecs.floats"),
+        **dict.fromkeys(("int8", "int4", "int2"), "fedmlh.federated.codecs.integers"),
+        "topk": "fedmlh.federated.codecs.topk",
+        "sketch": "fedmlh.federated.codecs.sketch",
+        "grid": "fedmlh.federated.codecs.grid",
+    },
 }
 #: What users may add.
 OPEN = ("loss", "partition", "aggregation", "metric")

@@ -1,6 +1,7 @@
 """All that a run can be told: settings in sections, presets, and files of settings."""
 
-from fedmlh.config.config import CodecName, Config, parse_codec, parse_setting, presets
+from fedmlh.config.codecs import parse_codec
+from fedmlh.config.config import Config, parse_setting, presets
 from fedmlh.config.section import Section, Setting
 from fedmlh.config.sections.data import MAX_SYNTHETIC
 from fedmlh.config.settings import SECTIONS, SETTINGS
@@ -10,7 +11,6 @@ __all__ = [
     "MAX_SYNTHETIC",
     "SECTIONS",
     "SETTINGS",
-    "CodecName",
     "Config",
     "Section",
     "Setting",

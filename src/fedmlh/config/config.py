@@ -1,15 +1,14 @@
 """All that a run can be told, in one frozen, validated record; presets and TOML files fill it."""
 
 import contextlib
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from fedmlh.config.codecs import list_families, parse_codec
 from fedmlh.config.names import NAMES, flatten
 from fedmlh.config.settings import SETTINGS, Settings
 from fedmlh.config.text import write_toml
@@ -20,33 +19,6 @@ from fedmlh.untrusted import MOST_TOML, read_text
 
 #: The most that log N − 1 can be, for 2^62 training points.
 _MAX_LOG_POINTS = 42
-
-
-class CodecName(NamedTuple):
-    """What the name of a codec says."""
-
-    kind: str
-    share: Fraction  # of the values (topk), of the bytes (sketch), of the root mean square (grid); 1 for all others
-    deflated: bool
-
-
-_CODEC = re.compile(r"(?:(fp32|fp16|int8|int4|int2)|(topk|sketch|grid)-(\d{1,3}(?:\.\d{1,3})?)%)(\+zlib)?", re.ASCII)
-#: The range of N in a codec's name. A grid of 200 % could leave out all that it was given.
-_SHARES = {"grid": (Fraction(25), Fraction(199))}
-
-
-def parse_codec(name: str) -> CodecName:
-    """The parts of a codec's name, or a ValueError that says what it may be."""
-    found = _CODEC.fullmatch(name)
-    if found is not None:
-        kind, percent, deflated = found[1] or found[2], Fraction(found[3] or 100), found[4] is not None
-        least, most = _SHARES.get(kind, (Fraction(1, 1000), Fraction(100)))
-        if least <= percent <= most and not (deflated and kind == "grid"):
-            return CodecName(kind, percent / 100, deflated)
-    raise ValueError(
-        "say fp32, fp16, int8, int4, int2, topk-N% or sketch-N% with N up to 100, and +zlib after it to compress, or "
-        "grid-N% with N from 25 to 199"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +67,14 @@ class Config(Settings):
             self._check_keyed()
         for name in ("update_codec", "broadcast_codec"):
             try:
-                kind = parse_codec(getattr(self, name)).kind
+                family = parse_codec(getattr(self, name)).family
             except ValueError as error:
                 raise UserError(f"{name} is {show(getattr(self, name))}: {error}") from None
-        if kind in ("int2", "sketch"):
+        if family.leaves_more:
+            fit = list_families(lambda family: not family.leaves_more)
             raise UserError(
                 f"broadcast_codec is '{self.broadcast_codec}', which leaves out more than it sends, so that "
-                f"what clients hold would drift away from the model: use it for updates only"
+                f"what clients hold would drift away from the model: use it for updates only, and {fit} here"
             )
         if self.server_tau == 0 and self.server_optimizer not in ("average", "momentum"):
             raise UserError(

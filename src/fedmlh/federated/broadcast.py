@@ -7,9 +7,9 @@ was made. It is sent all changes since then, or the whole model where that is fe
 accepted yet starts from the initial model, which follows from the seed. A client that has lost the model it should hold
 says so, and the server treats it as one that never took part.
 
-With a grid, changes are multiples of powers of two, and so is the model that clients hold: their sums are exact. So all
-changes since the model that a client holds are added up and sent as one, and the whole model is sent as all changes
-since the initial one.
+With some codecs sums of changes are exact: on a grid, changes are multiples of powers of two, and so is the model that
+clients hold. Then all changes since the model that a client holds are added up and sent as one, and the whole model is
+sent as all changes since the initial one.
 """
 
 import math
@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.config import parse_codec
-from fedmlh.federated import grid_changes
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
@@ -31,7 +29,7 @@ from fedmlh.randomness import generator
 HELD, HELD_ROUND = "held", "held_round"
 #: How the model travels where the changes would be no shorter.
 WHOLE = "fp32"
-#: How it travels with a grid: as all that changed since the initial model.
+#: How it travels if changes can be added up: as all that changed since the initial model.
 SINCE_START = "since start"
 _LENGTH = struct.Struct("<I")
 #: Encoded changes, by the round that made them.
@@ -40,7 +38,7 @@ Changes = Mapping[int, bytes]
 
 def sends_changes(codec: str) -> bool:
     """Whether a broadcast codec encodes what changed, not the model itself."""
-    return not parse_codec(codec).kind.startswith("fp")
+    return not parse_codec(codec).family.whole
 
 
 def _whole_codec(task: Task) -> str:
@@ -59,8 +57,9 @@ def mean_payload(task: Task) -> int:
     if not sends_changes(config.broadcast_codec):
         return whole
     missed = config.num_clients / config.clients_per_round
-    change = make_codec(config.broadcast_codec).size(task.stack.num_parameters)
-    if isinstance(make_codec(config.broadcast_codec), GridCodec):
+    codec = make_codec(config.broadcast_codec)
+    change = codec.size(task.stack.num_parameters)
+    if codec.sums is not None:
         # Added up, values are at most so many times as large.
         return min(whole, round(change + task.stack.num_parameters * math.log2(missed) / 8))
     return min(whole, round((_LENGTH.size + change) * missed))
@@ -73,10 +72,10 @@ def round_held(accepted: tuple[int, ...]) -> int:
 
 def encode_change(codec: str, seed: int, number: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
     """What the clients are sent about a round, and the model that they hold once they have added it."""
-    grid = make_codec(codec)
-    if isinstance(grid, GridCodec):
-        return grid_changes.encode_change(grid, model, held)
-    payload = grid.encode(model - held, generator(seed, "broadcast", number))
+    coder = make_codec(codec)
+    if coder.sums is not None:
+        return coder.sums.encode_change(model, held)
+    payload = coder.encode(model - held, generator(seed, "broadcast", number))
     return payload, held + _decode(codec, seed, number, memoryview(payload), len(held)).to(held.device)
 
 
@@ -110,12 +109,13 @@ def write_models(
 ) -> dict[int, tuple[str, bytes]]:
     """Return codec and payload for clients that hold the models of these rounds."""
     name = task.config.broadcast_codec
-    if not finished or not isinstance(make_codec(name), GridCodec):
+    adder = make_codec(name).sums
+    if not finished or adder is None:
         return {held: write_model(name, seed, finished, model, changes, held) for held in rounds}
-    sums = grid_changes.add_up(changes, finished, len(model), rounds)
+    sums = adder.add_up(changes, finished, len(model), rounds)
     written = {held: (name, payload) for held, payload in sums.items()}
     if len(written) < len(rounds):
-        since_start = grid_changes.encode_difference(model, task.initial(seed))
+        since_start = adder.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
             whole = SINCE_START, since_start
         else:
@@ -127,17 +127,17 @@ def write_models(
 def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
     """The model that a broadcast stands for, given what this client keeps, or Rejected."""
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
-    changes = sends_changes(codec)
+    changes, adder = sends_changes(codec), make_codec(codec).sums
     if header.codec == "initial" and not payload:
         return task.initial(header.seed)
     known = {codec, WHOLE} if changes else {codec}
-    if isinstance(make_codec(codec), GridCodec):
+    if adder is not None:
         known.add(SINCE_START)
     if header.codec not in known:
         raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {codec} was agreed")
     try:
-        if header.codec == SINCE_START:
-            model = grid_changes.add_changes(task.initial(header.seed), payload)
+        if adder is not None and header.codec == SINCE_START:
+            model = adder.add(task.initial(header.seed), payload)
         elif changes and header.codec == codec:
             model = _add_changes(header, payload, task, kept)
         else:
@@ -180,8 +180,9 @@ def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept:
         model = kept[HELD]
     else:
         raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
-    if isinstance(make_codec(task.config.broadcast_codec), GridCodec):
-        return grid_changes.add_changes(model, payload)
+    adder = make_codec(task.config.broadcast_codec).sums
+    if adder is not None:
+        return adder.add(model, payload)
     while payload:
         number += 1
         if len(payload) < _LENGTH.size:

@@ -71,7 +71,7 @@ class Clipping:
         if config.clip == "off":
             return Bounds(dict.fromkeys(clients, math.inf), math.inf, scales)
         inflation, gradient = make_codec(config.update_codec).inflation, _gradient_length(self.task)
-        first = recipe.learning_rate * (_STEP_SLACK if recipe.optimizer == "adam" else gradient)
+        first = recipe.learning_rate * (_STEP_SLACK if recipe.adam else gradient)
         step = _usual(recent.steps, first * inflation) * (1.0 if scales else REFUSAL_SLACK)
         control = _usual(recent.controls, gradient * inflation) * REFUSAL_SLACK
         return Bounds({client: self.steps[client] * step for client in clients}, control, scales)

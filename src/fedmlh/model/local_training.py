@@ -80,7 +80,7 @@ def train_plain(
     offsets = logit_offsets(buckets, recipe)
     shift = None if offsets is None else torch.from_numpy(offsets).to(flat.device).unsqueeze(1)  # [R, 1, B]
     layers = [layer.requires_grad_() for layer in stack.views(flat)]
-    make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.SGD
+    make = torch.optim.Adam if recipe.adam else torch.optim.SGD
     step = make(layers, lr=recipe.learning_rate, fused=True)
     total = 0.0
     for order in orders:

@@ -6,7 +6,7 @@ set.
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -17,7 +17,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.losses import find_loss
+from fedmlh.model.losses import Loss, find_loss
 from fedmlh.model.stack import Stack, forward_sparse
 
 #: Labels times tables below which compiled code gains nothing, and (times points) below which a second thread does not.
@@ -32,6 +32,12 @@ _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
 #: The decoder works on whole blocks of points.
 _BLOCK = 64
+#: What is averaged over tables, from the logits: by the name of the decoding.
+_SCORES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
+    "log-probs": lambda loss, logits: loss.log_likelihood(logits),
+    "logits": lambda loss, logits: logits,
+    "probs": lambda loss, logits: loss.log_likelihood(logits).exp(),
+}
 
 
 def label_scores(bucket_scores: Tensor, buckets: Tensor) -> Tensor:
@@ -49,8 +55,8 @@ def top_labels(scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     """
     k = min(k, scores.shape[1])
     best, labels = scores.topk(k, dim=1)
-    # topk breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
-    # the k-th place, labels that topk left out may have lower ids, and the row is sorted whole.
+    # torch breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
+    # the k-th place, labels that were left out may have lower ids, and the row is sorted whole.
     crossing = ((scores >= best[:, -1:]).sum(dim=1) > k).nonzero().squeeze(1)
     for row in crossing.tolist():
         whole = torch.sort(scores[row], descending=True, stable=True).indices[:k]
@@ -192,8 +198,7 @@ class Ranker:
         """Score each bucket for each point, as the run's decoding wants it.  # M × [n, d̃] -> [R, n, B]"""
         layers = self.stack.views(model.to(self.buckets.device))
         logits = forward_sparse(layers, features)
-        scores = logits if self.decoding == "logits" else find_loss(self.loss).log_likelihood(logits)
-        return scores.exp() if self.decoding == "probs" else scores
+        return _SCORES[self.decoding](find_loss(self.loss), logits)
 
 
 def best_labels(

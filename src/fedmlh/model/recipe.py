@@ -17,6 +17,11 @@ class Recipe:
     #: τ: the weight of the client's bucket frequencies in a balanced loss; other losses ignore it.
     loss_tau: float = 1.0
 
+    @property
+    def adam(self) -> bool:
+        """Whether the optimizer is Adam, and not plain SGD; there is no third one."""
+        return {"adam": True, "sgd": False}[self.optimizer]
+
     def steps(self, points: int) -> int:
         """Return the number of steps of a local round over this many points."""
         return self.epochs * -(-points // self.batch_size)

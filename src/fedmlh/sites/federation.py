@@ -18,6 +18,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
+from fedmlh.data.csr import pack_matrices, unpack_matrices
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
@@ -26,7 +27,6 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.sites.agreement import Agreement, split_address
 from fedmlh.sites.enrolment import Enrolment
 from fedmlh.sites.keys import make_server_identity, write_secret
-from fedmlh.sites.matrices import pack_matrices, unpack_matrices
 from fedmlh.sites.private import close_folder, private_files
 from fedmlh.storage import Sealed, write_atomically, write_sealed
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes

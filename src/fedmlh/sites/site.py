@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fedmlh.data.csr import pack_matrices, unpack_matrices
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.data.matrix import build_labels
 from fedmlh.data.readers.formats import load
@@ -33,7 +34,6 @@ from fedmlh.randomness import generator
 from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.consent import HOW_TO_AGREE, check_consent, check_points
 from fedmlh.sites.keys import make_node_key, write_secret
-from fedmlh.sites.matrices import pack_matrices, unpack_matrices
 from fedmlh.sites.memory import MemoryFile
 from fedmlh.sites.private import private_files
 from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed

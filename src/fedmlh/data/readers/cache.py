@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from fedmlh.data.csr import join_arrays, list_arrays
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.data.matrix import build_features, check_csr
+from fedmlh.data.matrix import build_features
 from fedmlh.data.readers.layout import Layout
 from fedmlh.data.readers.npz import DAMAGED, read_array
 from fedmlh.data.text import TextFeatures
@@ -29,7 +31,6 @@ PARSER_VERSION = 2
 #: A file younger than this may be written again without its time of change showing it.
 SETTLED_NS = 2_000_000_000
 MATRICES = ("X", "Y", "excluded")
-FIELDS = ("data", "indices", "indptr")
 
 Key = dict[str, Any]
 
@@ -92,10 +93,8 @@ def read_split(archive: zipfile.ZipFile, part: str, arrays: list[str]) -> Split:
     for name in MATRICES:
         prefix = f"{part}.{name}"
         if f"{prefix}.shape" in arrays:
-            data, indices, indptr = (read_array(archive, f"{prefix}.{field}") for field in FIELDS)
-            rows, columns = read_array(archive, f"{prefix}.shape").tolist()
-            check_csr(prefix, data, indices, indptr, (rows, columns))
-            matrices[name] = build_features(prefix, data, indices, indptr, (rows, columns))[0]
+            found = join_arrays(prefix, partial(read_array, archive), prefix)
+            matrices[name] = build_features(prefix, found.data, found.indices, found.indptr, found.shape)[0]
     sites = read_array(archive, f"{part}.sites") if f"{part}.sites" in arrays else None
     return Split(matrices["X"], matrices["Y"], matrices["excluded"], sites)
 
@@ -107,9 +106,7 @@ def store(key: Key, dataset: Dataset) -> None:
         for name in MATRICES:
             matrix = getattr(split, name)
             if matrix is not None:
-                for field in FIELDS:
-                    arrays[f"{part}.{name}.{field}"] = getattr(matrix, field)
-                arrays[f"{part}.{name}.shape"] = np.array(matrix.shape, np.int64)
+                arrays |= list_arrays(f"{part}.{name}", matrix)
         if split.sites is not None:
             arrays[f"{part}.sites"] = split.sites
     meta = {

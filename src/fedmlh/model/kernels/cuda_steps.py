@@ -79,7 +79,7 @@ class Workspace:
 
         self.weights = [zeros(nets, i, o) for i, o in pairwise(widths)]
         self.biases = [zeros(nets, 1, o) for o in widths[1:]]
-        self.adam = setup.recipe.optimizer == "adam"
+        self.adam = setup.recipe.adam
         # Two moments per weight, then per bias. SGD has none; what stands in their place is never read.
         parameters = (*self.weights, *self.biases)
         self.moments = [(zeros(*p.shape), zeros(*p.shape)) if self.adam else (p, p) for p in parameters]

@@ -55,7 +55,7 @@ def train_compiled(
     sizes = [layer[0].numel() for layer in layers]
     batch_size = min(recipe.batch_size, orders.shape[1])
     steps = len(orders) * -(-orders.shape[1] // batch_size)
-    adam = recipe.optimizer == "adam"
+    adam = recipe.adam
     moments = _borrow_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
     schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
