@@ -32,13 +32,15 @@ def run_missing(jobs: Iterable[Job], store: Store, arguments: argparse.Namespace
     processes = arguments.jobs or choose_processes(device)
     missing = run_jobs(jobs, store, processes=processes, minutes=minutes, watch=tell).missing
     if missing:
-        raise SystemExit("\n".join(f"{name}: {why}" for name, why in missing.items()))
+        raise SystemExit(f"{len(missing)} jobs are missing: give the same command again")
 
 
 def tell(job: Job, outcome: Found | str, done: float, total: float) -> None:
-    """Print what a job has found."""
-    if isinstance(outcome, dict):
-        precision = outcome.get("precision")
+    """Print what a job has found, or why it failed."""
+    if isinstance(outcome, str):
+        outcome = f"failed: {outcome}"
+    else:
+        precision = outcome.get("precision") or outcome.get("validation", {}).get("precision")
         outcome = show_precision(precision) if isinstance(precision, dict) else "done"
     print(f"{done:g} of {total:g}: {job.name}: {outcome}", flush=True)
 
