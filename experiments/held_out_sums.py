@@ -18,6 +18,7 @@ import fedmlh
 from fedmlh.runs.jobs import Found, Job, write_json
 
 _KEPT = ("precision", "ridge", "ridge_from", "count_power", "bytes_up", "bytes_down", "seconds_per_round", "slots")
+COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
 #: Settings of each way.
 WAYS: dict[str, dict[str, Any]] = {
     "validation": {},
@@ -28,7 +29,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def measure(data: str, way: str) -> dict[str, Any]:
     """Run one way on one data set."""
-    config = fedmlh.Config.load("one-round").replace(data=data, device="cpu", **WAYS[way])
+    config = fedmlh.Config.load("one-round").replace(data=data, **COMMON, **WAYS[way])
     summary, _ = train(config, data)
     return {name: summary[name] for name in _KEPT}
 

@@ -45,7 +45,7 @@ def main() -> None:
     dataset = fedmlh.load(arguments.data)
     result = {}
     for clients in arguments.clients:
-        config = fedmlh.Config.load("one-round").replace(num_clients=clients)
+        config = fedmlh.Config.load("one-round").replace(num_clients=clients, partition="iid")
         config = config.replace(validation_fraction=0.0) if arguments.held_out else config
         frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
         slots = Slots.fit(frequencies, len(dataset.train), 0, 0, weigh=False)
