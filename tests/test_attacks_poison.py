@@ -3,7 +3,7 @@
 The attacks are those of experiments/poison.py, which measures what they cost on real data.
 """
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -30,13 +30,9 @@ CPU = torch.device("cpu")
 
 
 def load_experiment() -> ModuleType:
-    path = Path(__file__).parent.parent / "experiments" / "poison.py"
-    spec = importlib.util.spec_from_file_location("poison", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent.parent / "experiments")
+        return importlib.import_module("poison")
 
 
 POISON = load_experiment()

@@ -1,6 +1,6 @@
 """Sizes from the data and a byte budget: how many tables, buckets and features, how wide, and how clients train.
 
-The rules were fitted on validation parts by experiments/networks/fit.py (docs/recipe.md). Labels are hashed into many
+The rules were fitted on validation parts by experiments/networks.py (docs/recipe.md). Labels are hashed into many
 small tables, each with its own hashed features, since an ensemble of different small networks beats one large network
 of the same bytes. Everything changes gradually with the budget and with the data.
 """

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmlh.data.dataset import Dataset
-from fedmlh.reproduction.plan import Job, Scale
-from fedmlh.reproduction.runner import Results
+from fedmlh.reproduction.plan import Measurement, Scale
 from fedmlh.reproduction.sources import Source
+from fedmlh.runs.jobs import Results
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Evidence:
 
     sources: Sequence[Source]
     datasets: Sequence[Dataset]
-    jobs: Sequence[Job]
+    jobs: Sequence[Measurement]
     results: Results
     scale: Scale
     #: What was found, by kind, set, method and selection, and then by seed.

@@ -1,7 +1,7 @@
 """Candidates for the networks of `recommended`, and the rules that choose them, judged on validation alone.
 
-    python experiments/networks/fit.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
-    python experiments/networks/fit.py --table OUT.jsonl
+    python experiments/networks.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
+    python experiments/networks.py --table OUT.jsonl
 
 A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
 width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`,
@@ -12,25 +12,18 @@ All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run is added to 
 already holds is not run again. Figures of the test part are dropped unread.
 """
 
-import argparse
-import json
 import math
-import multiprocessing
-import platform
-import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import torch
+from script import make_parser, mean_of, run_missing, table, train
 
 import fedmlh
+from fedmlh.runs.jobs import Job, Rows, describe_machine
 from fedmlh.sizing import Rule, Shape, choose_sizes, fit_width, numbers_within
 
 
@@ -55,15 +48,15 @@ class Candidate:
     clients: int = 10
     sampled: int = 4
 
-    def configure(self, num_features: int, num_labels: int) -> fedmlh.Config | None:
+    def configure(self, shape: Shape) -> fedmlh.Config | None:
         """Return the settings for such data; None where the budget leaves no network worth training."""
-        outputs = num_labels
+        outputs = shape.labels
         if self.labels == "hashed":
-            outputs = min(num_labels, max(32, round(self.root * math.sqrt(num_labels))))
-            if outputs == num_labels:
+            outputs = min(shape.labels, max(32, round(self.root * math.sqrt(shape.labels))))
+            if outputs == shape.labels:
                 return None
-        hashed = 0 < self.features < num_features
-        inputs = self.features if hashed else num_features
+        hashed = 0 < self.features < shape.features
+        inputs = self.features if hashed else shape.features
         width = min(4096, fit_width(numbers_within(int(self.budget * 2**20), self.tables), inputs, outputs))
         if width < 8:
             return None
@@ -218,42 +211,33 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
 }
 
 
-@cache
-def _load(folder: str) -> fedmlh.Dataset:
-    return fedmlh.load(folder)
+def list_jobs(stage: str, folders: list[str], seeds: int, device: str) -> Iterator[Job]:
+    """Yield all runs of a stage, seed after seed."""
+    shapes = {folder: Shape.of(fedmlh.load(folder).train) for folder in folders}
+    for seed, candidate, folder in product(range(seeds), STAGES[stage], folders):
+        config = candidate.configure(shapes[folder])
+        if config is not None:
+            key = {"data": Path(folder).name, "candidate": asdict(candidate), "seed": seed}
+            name = f"{key['data'][:8]}, seed {seed}, {candidate}"
+            yield Job(key, measure, (folder, config.replace(seed=seed, device=device)), name)
 
 
-def _measure(folder: str, candidate: Candidate | Change, seed: int, device: str) -> dict[str, Any] | None:
-    torch.set_num_threads(1)
-    dataset = _load(folder)
-    if isinstance(candidate, Change):
-        config = candidate.configure(Shape.of(dataset.train))
-    else:
-        config = candidate.configure(dataset.num_features, dataset.num_labels)
-    if config is None:
-        return None
+def measure(folder: str, config: fedmlh.Config) -> dict[str, Any]:
+    """Train as a candidate says; figures of the test part are dropped unread."""
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as out:
-        run = fedmlh.run(config.replace(seed=seed, device=device), dataset, Path(out) / "run", workers=1)
-        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    summary, records = train(config, folder)
     return {
-        "best_round": run.summary["best_round"],
-        "model_bytes": run.summary["model_bytes"],
+        "best_round": summary["best_round"],
+        "model_bytes": summary["model_bytes"],
         "width": config.hidden_sizes[0],
-        "validation": {name: run.summary["validation"][name] for name in ("precision", "precision_infrequent", "psp")},
+        "validation": {name: summary["validation"][name] for name in ("precision", "precision_infrequent", "psp")},
         "curve": [
             [record["bytes_up"], record["bytes_down"], *record["validation"]["precision"].values()]
             for record in records
         ],
         "seconds": time.perf_counter() - began,
-        "machine": f"{platform.machine()}, torch {torch.__version__}, {device}",
+        "machine": describe_machine(config.device),
     }
-
-
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what was run already."""
-    if path.is_file():
-        yield from map(json.loads, path.read_text().splitlines())
 
 
 def show(runs: list[dict[str, Any]]) -> str:
@@ -268,58 +252,28 @@ def show(runs: list[dict[str, Any]]) -> str:
             if value != usual[name] and name != "labels"
         ]
         sent = sum(up + down for up, down, *_ in run["curve"][: run["best_round"]]) / 2**20
-        cell = f"{100 * fmean(run['validation']['precision'].values()):.1f} ({sent:,.0f})"
+        cell = f"{mean_of(run['validation']['precision']):.1f} ({sent:,.0f})"
         cells.setdefault(", ".join([candidate["labels"], *changed]), {})[run["data"]] = cell
     sets = sorted({run["data"] for run in runs})
-    rows = [["", *sets], ["---"] * (1 + len(sets))]
-    rows += [[name, *(found.get(data, "") for data in sets)] for name, found in cells.items()]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(["", *sets], ([name, *(found.get(data, "") for data in sets)] for name, found in cells.items()))
 
 
 def main() -> None:
     """Run what is missing, as long as there is time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")
     parser.add_argument("--stage", choices=list(STAGES))
     parser.add_argument("--table", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
     arguments = parser.parse_args()
     if arguments.table:
-        print(show(list(read(arguments.table))))
+        print(show(Rows(arguments.table).rows))
         return
-    stop = time.monotonic() + 60 * arguments.minutes
-    done = [(run["data"], run["candidate"], run["seed"]) for run in read(arguments.out)]
-    wanted = [
-        (folder, candidate, seed)
-        for seed, candidate, folder in product(range(arguments.seeds), STAGES[arguments.stage], arguments.data)
-        if (Path(folder).name, json.loads(json.dumps(asdict(candidate))), seed) not in done
-    ]
-    waiting, jobs = iter(wanted), {}
-    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-
-        def submit() -> None:
-            job = next(waiting, None)
-            if job is not None and time.monotonic() < stop:
-                jobs[pool.submit(_measure, *job, arguments.device)] = job
-
-        for _ in range(arguments.jobs):
-            submit()
-        while jobs:
-            ended = next(as_completed(jobs))
-            folder, candidate, seed = jobs.pop(ended)
-            submit()
-            found = ended.result()
-            if found is None:
-                continue
-            run = {"data": Path(folder).name, "candidate": asdict(candidate), "seed": seed, **found}
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(run) + "\n")
-            mean = 100 * sum(found["validation"]["precision"].values()) / 3
-            print(f"{run['data'][:8]} {mean:.2f}, round {found['best_round']}: {candidate}", flush=True)
+    jobs = list_jobs(arguments.stage, arguments.data, arguments.seeds, arguments.device)
+    run_missing(jobs, Rows(arguments.out), arguments)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """What the rules of networks would cost a data set that they were not fitted on.
 
-    python experiments/networks/leave_one_out.py explored.jsonl DATA_FOLDER...
+    python experiments/leave_one_out.py explored.jsonl DATA_FOLDER...
 
-The runs of fit.py changed one choice at a time, with 16 MiB of model, on every set. Between two values of a choice the
-mean of P@k on validation is interpolated, and effects of choices add up. So the numbers of the rules (sizing.Rule) can
-be fitted to any sets. Of the values in a list, those within 0.15 points of the best in the mean are level, since every
-figure is one run; the fit takes the one in the middle of them. For every set: the rules that were fitted on the others,
-against the rules that were fitted on all and against those of the product.
+The runs of networks.py changed one choice at a time, with 16 MiB of model, on every set. Between two values of a choice
+the mean of P@k on validation is interpolated, and effects of choices add up. So the numbers of the rules (sizing.Rule)
+can be fitted to any sets. Of the values in a list, those within 0.15 points of the best in the mean are level, since
+every figure is one run; the fit takes the one in the middle of them. For every set: the rules that were fitted on the
+others, against the rules that were fitted on all and against those of the product.
 """
 
 import math
@@ -19,9 +19,11 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from fit import HASHED, read
+from networks import HASHED
+from script import mean_of, table
 
 import fedmlh
+from fedmlh.runs.jobs import Rows
 from fedmlh.sizing import RULE, Rule, Shape, numbers_within
 
 BUDGET = 16 << 20
@@ -60,7 +62,7 @@ class Explored:
             changed = [name for name, value in candidate.items() if value != usual[name]]
             if run["data"] != Path(folder).name or len(changed) > 1:
                 continue
-            score = 100 * fmean(run["validation"]["precision"].values())
+            score = mean_of(run["validation"]["precision"])
             for name in changed or ["tau", "root", "features", "tables"]:
                 if isinstance(usual[name], int | float):
                     points.setdefault(name, {})[float(candidate[name])] = score
@@ -116,7 +118,7 @@ def fit(sets: list[Explored], margin: float = LEVEL) -> Rule:
 
 def main() -> None:
     """Print a row per set."""
-    runs = list(read(Path(sys.argv[1])))
+    runs = Rows(Path(sys.argv[1])).rows
     sets = [Explored.of(folder, runs) for folder in sys.argv[2:]]
     overall = fit(sets)
     names = [name for together in CHOICES for name in together]
@@ -130,8 +132,7 @@ def main() -> None:
         rows.append([data.name, f"{data.score(overall):.1f}", f"{losses[-1]:+.2f}", f"{behind[-1]:+.2f}", numbers])
     rows.append(["mean", "", f"{fmean(losses):+.2f}", f"{fmean(behind):+.2f}", ""])
     heads = ["", "fitted on all", "fitted on the others", "the product's", ", ".join(names)]
-    for row in (heads, ["---"] * len(heads), *rows):
-        print("| " + " | ".join(row) + " |")
+    print(table(heads, rows))
     print("\nmargin, mean loss, largest loss")
     for margin in (0.0, 0.05, 0.1, 0.15, 0.2, 0.3):
         every = fit(sets, margin)
