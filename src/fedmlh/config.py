@@ -88,7 +88,7 @@ class Config:
     gpu_precision: Literal["tf32", "fp32"] = option("tf32", "matrix products on a GPU; tf32 rounds their inputs")
 
     data: str = option("", "data folder; empty: the built-in synthetic set of the sizes below")
-    data_format: Literal["auto", "npz", "xmc", "svmlight", "text"] = option("auto", "how to read the folder")
+    data_format: str = option("auto", "how to read the folder; auto: by the files in it", part="reader", also=("auto",))
     text_features: Literal["hashing", "tfidf"] = option(
         "hashing", "raw text: hashing is stateless; tfidf is fitted on all training text (not for real sites)"
     )

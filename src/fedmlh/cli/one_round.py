@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedmlh.cli.options import PartsOption
 from fedmlh.cli.runs import OutOption
 from fedmlh.cli.terminal import open_data, print_report, tell
 from fedmlh.errors import UserError
@@ -21,6 +22,7 @@ def add(
     run: RunArgument,
     data: Annotated[list[Path], typer.Option(help="data folder whose training part is a client's; may be repeated")],
     out: OutOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Add clients, each from a data folder of its own, under the terms of the run."""
     from fedmlh.runs.folder import RunFolder
@@ -38,6 +40,7 @@ def remove(
     run: RunArgument,
     clients: Annotated[list[int], typer.Argument(metavar="CLIENT...", help="numbers of the clients to take out")],
     out: OutOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Take clients out; the folder RUN, which still holds their sums, is left as it is."""
     from fedmlh.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import ConfigArgument, FormatOption, SetOption, configure
+from fedmlh.cli.options import ConfigArgument, FormatOption, PartsOption, SetOption, configure
 from fedmlh.cli.terminal import console, print_json
 from fedmlh.errors import UserError
 
@@ -35,6 +35,7 @@ def plan(
     clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
     rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, sizes in bytes")] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Propose tables, buckets and widths for a number of labels and a budget, with what they cost.
 
@@ -183,6 +184,6 @@ def _mib(size: int) -> str:
     return f"{cost:,.2f}" if cost < 100 else f"{cost:,.0f}"
 
 
-def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
+def show_config(config: ConfigArgument, settings: SetOption = None, parts: PartsOption = None) -> None:
     """Print a complete config with an explanation of every field, ready to be saved and changed."""
     print(configure(config, settings).to_toml(), end="")
