@@ -168,8 +168,8 @@ def find_sources(recorded: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, 
 
 
 @contextmanager
-def blame(kind: str, name: str) -> Iterator[None]:
-    """Turn what goes wrong in a part of a user into a UserError that names the part and the line."""
+def blame(kind: str, name: str, over: str = "") -> Iterator[None]:
+    """Turn what goes wrong in a part of a user into a UserError that names the part, the line and what it was over."""
     try:
         yield
     except (UserError, MemoryError):
@@ -179,7 +179,8 @@ def blame(kind: str, name: str) -> Iterator[None]:
         if foreign is None:
             raise
         where = f"{foreign.origin}, line {_find_line(error, foreign.origin)}"
-        raise UserError(f"the {kind} '{name}' failed ({where}): {type(error).__name__}: {error}") from error
+        said = f"the {kind} '{name}' failed ({where}): {type(error).__name__}: {error}"
+        raise UserError(f"{over}: {said}" if over else said) from error
 
 
 def _find_line(error: BaseException, file: str) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedmlh.cli.options import PartsOption
+from fedmlh.cli.options import FormatOption, PartsOption
 from fedmlh.cli.runs import OutOption
 from fedmlh.cli.terminal import open_data, print_report, tell
 from fedmlh.errors import UserError
@@ -21,6 +21,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a fi
 def add(
     run: RunArgument,
     data: Annotated[list[Path], typer.Option(help="data folder whose training part is a client's; may be repeated")],
+    data_format: FormatOption = "auto",
     out: OutOption = None,
     parts: PartsOption = None,
 ) -> None:
@@ -29,7 +30,7 @@ def add(
     from fedmlh.runs.one_round.revise import read_client, revise
 
     dataset = open_data(RunFolder(run).read_config())
-    points = [read_client(folder, dataset) for folder in data]
+    points = [read_client(folder, dataset, data_format) for folder in data]
     target = out or run.with_name(f"{run.name}-more")
     revise(run, dataset, target, add=points, tell=tell)
     print_report([target], target / "report.html")

@@ -143,5 +143,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
     if not parts:
         return ""
-    note = "On held-out points that are dealt out like the client's own; P@k in %. Alone: trained on its own points only."
+    note = (
+        "On held-out points that are dealt out like the client's own; P@k in %. Alone: trained on its own points only."
+    )
     return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts)

@@ -112,7 +112,7 @@ def _read_folders(layouts: Sequence[Layout]) -> list[RawFolder]:
         return [raw for layout in layouts for raw in _read_folders([layout])]
     (kind,) = kinds
     reader: Reader = find("reader", kind)
-    with blame("reader", kind):
+    with blame("reader", kind, str(layouts[0].folder)):
         if reader.read_sites is not None and len(layouts) > 1:
             raws = reader.read_sites(layouts)
         else:

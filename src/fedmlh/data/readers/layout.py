@@ -86,7 +86,7 @@ def recognise_single(folder: Path, data_format: str) -> Layout | None:
         names = sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
     for kind in OWN["reader"] if data_format == "auto" else [data_format]:
         reader: Reader = find("reader", kind)
-        with blame("reader", kind):
+        with blame("reader", kind, str(folder)):
             parts = reader.find(folder, names)
             layout = None if parts is None else describe_parts(folder, names, kind, *parts)
         if layout is not None:
