@@ -24,10 +24,12 @@ from fedmlh.evaluation.metrics import Metrics
 from fedmlh.evaluation.own import LARGEST, AddedMetrics
 from fedmlh.evaluation.questions import Report, ask, largest_report, read_report, write_report
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
+from fedmlh.federated.server import Server
+from fedmlh.runs.checkpoint import Progress
 from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.enrolment import Enrolment
 from fedmlh.sites.federation import Federation
-from fedmlh.sites.flower.evaluation import answer_question
+from fedmlh.sites.flower.evaluation import answer_question, compare_sites
 from fedmlh.sites.flower.loopback import create_loopback
 from fedmlh.sites.flower.processes import largest_reply
 from fedmlh.sites.installed import keep_parts
@@ -196,15 +198,18 @@ class Plain:
 
 
 class Share(Plain):
-    """Hits per hundred points; nothing keeps a site from reporting no points."""
+    """Labels of a point; nothing keeps a site from reporting no points."""
 
     found = (0, 0)
+
+    def add(self, labels: np.ndarray, Y: csr_matrix) -> None:
+        self.add_sums({"found": [int(Y.nnz), len(labels)]})
 
     def sums(self) -> dict[str, list[int]]:
         return {"found": list(self.found)}
 
     def add_sums(self, sums: dict[str, list[int]]) -> None:
-        self.found = sums["found"]
+        self.found = tuple(map(sum, zip(self.found, sums["found"], strict=True)))
 
     def values(self) -> dict[int, float]:
         return dict.fromkeys(self.ks, self.found[0] / self.found[1])
@@ -230,17 +235,19 @@ def draw(rng: np.random.Generator, points: int) -> tuple[np.ndarray, csr_matrix]
     return ranked, csr_matrix((rng.random((points, LABELS)) < 0.2).astype(np.float32))
 
 
-def test_sums_of_several_sites_give_what_one_process_gives() -> None:
+@pytest.mark.parametrize("name", ["coverage", "share"])
+def test_sums_of_several_sites_give_what_one_process_gives(name: str) -> None:
     parts.load_parts(EXAMPLE)
-    rng, make, own = np.random.default_rng(0), parts.find("metric", "coverage"), AddedMetrics(("coverage",), KS, LABELS)
+    parts.register("metric", "share", Share)
+    rng, make, own = np.random.default_rng(0), parts.find("metric", name), AddedMetrics((name,), KS, LABELS)
     whole, reports = make(KS, LABELS), []
     for points in (1, 4, 2):
         one, batch = make(KS, LABELS), draw(rng, points)
         one.add(*batch)
         whole.add(*batch)
-        reports.append({"coverage": one.sums()})
+        reports.append({name: one.sums()})
         own.check(json.loads(json.dumps(reports[-1])))
-    assert own.values(reports) == {"coverage": {str(k): value for k, value in whole.values().items()}}
+    assert own.values(reports) == {name: {str(k): value for k, value in whole.values().items()}}
     assert own.values(reports) != own.values(reports[:1])
 
 
@@ -259,6 +266,61 @@ def test_a_site_reports_sums_from_which_the_server_has_the_values(federation: Fe
     assert len(answer) <= largest_reply(task)
     with pytest.raises(Rejected, match="malformed"):  # a server that did not ask for it
         read_report(answer, question, task.config.top_k, held_out, task.config.rounds)
+
+
+#: A metric that has a value at each of two sites, and none over both.
+LONELY = """
+import fedmlh
+
+@fedmlh.register("metric", "lonely")
+class Lonely:
+    def __init__(self, ks, num_labels):
+        self.ks, self.sites = ks, 0
+
+    def add(self, labels, Y):
+        self.sites = 1
+
+    def sums(self):
+        return {"sites": [self.sites]}
+
+    def add_sums(self, sums):
+        self.sites += sums["sites"][0]
+
+    def values(self):
+        return dict.fromkeys(self.ks, 1 / (2 - self.sites))
+"""
+
+
+@pytest.mark.parametrize("metrics", [("coverage",), ("coverage", "lonely")])
+def test_the_server_shows_each_site_and_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: tuple[str, ...]
+) -> None:
+    (tmp_path / "lonely.py").write_text(LONELY)
+    for file in (EXAMPLE, tmp_path / "lonely.py"):
+        parts.load_parts(file)
+    config = TINY.replace(**SITES, **CHOSEN).replace(metrics=metrics)
+    federation = create_loopback(config, open_dataset(config), tmp_path / "fed")
+    server = Server(federation.agreement.task, {0: 9, 1: 9}, CPU)
+    state = server.begin()
+
+    class Sites:
+        nodes = {0: 0, 1: 1}  # noqa: RUF012
+
+        def ask(self, kind, asked, write, **limits):
+            return [
+                (number, answer_question(Site(federation.path / f"site-{number}"), write(number))) for number in asked
+            ]
+
+    found = compare_sites(federation, server, Sites(), Progress(state, state.model, 1))
+    rows, said = found["clients"], capsys.readouterr().out
+    assert len(rows) == 2
+    assert all(set(row["coverage"]) == {"1", "3"} for row in rows)
+    if "lonely" in metrics:
+        assert [row["lonely"]["1"] for row in rows] == [1, 1]
+        assert "no figures over all sites: the metric 'lonely' failed (lonely.py, line 19): ZeroDivisionError" in said
+        assert "coverage_at_sites" not in found
+    else:
+        assert found["coverage_at_sites"]["3"] >= max(row["coverage"]["3"] for row in rows) > 0
 
 
 def honest() -> Report:
