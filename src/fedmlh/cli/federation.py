@@ -11,7 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import ConfigArgument, FormatOption, RoundsOption, SeedOption, SetOption, configure
+from fedmlh.cli.options import (
+    ConfigArgument,
+    FormatOption,
+    PartsOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    configure,
+)
 from fedmlh.cli.terminal import Terminated, console, open_data, print_report, resumable, tell
 from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
@@ -38,6 +46,7 @@ def init(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
     _need_flower()
@@ -161,6 +170,7 @@ def rehearse(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
     _need_flower()
@@ -193,6 +203,7 @@ def prepare(
             "and with each other word at this site",
         ),
     ] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
     _need_flower()

@@ -41,7 +41,9 @@ PartsOption = Annotated[
         help="Python file that registers parts of your own; it is executed",
     ),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="auto, npz, xmc, svmlight, text, or the name of a reader of your own")
+]
 
 
 def configure(

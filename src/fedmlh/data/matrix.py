@@ -14,7 +14,7 @@ MAX_FEATURES = 2**31 - 1
 MAX_LABELS = 2**24
 
 
-def check_size(path: Path, num_features: int, num_labels: int) -> None:
+def check_size(path: Path | str, num_features: int, num_labels: int) -> None:
     """Refuse sizes that no data set has and no memory holds."""
     if not 1 <= num_features <= MAX_FEATURES:
         raise UserError(f"{path}: {num_features:,} features; it should be 1 to {MAX_FEATURES:,}")
@@ -23,7 +23,7 @@ def check_size(path: Path, num_features: int, num_labels: int) -> None:
     check_labels(path, num_labels)
 
 
-def check_labels(path: Path, num_labels: int) -> None:
+def check_labels(path: Path | str, num_labels: int) -> None:
     """Refuse more labels than any data set has."""
     if num_labels > MAX_LABELS:
         raise UserError(f"{path}: {num_labels:,} labels; it should be 1 to {MAX_LABELS:,}")
@@ -89,6 +89,19 @@ def build_labels(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
     Y.sum_duplicates()
     Y.data.fill(1.0)
     return Y, len(indices) - Y.nnz
+
+
+def build_marks(
+    source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> tuple[csr_matrix, int]:
+    """Return Y of a matrix that says 0 or 1 per label, and how many duplicate labels were merged into others."""
+    if not ((data == 0) | (data == 1)).all():
+        raise UserError(f"{source}: labels are 0 or 1, and a value is neither")
+    if not data.all():
+        kept = data != 0
+        indptr = np.concatenate([[0], np.cumsum(kept)])[indptr]
+        indices = indices[kept]
+    return build_labels(indices, indptr, shape)
 
 
 def build_indptr(counts: np.ndarray) -> np.ndarray:

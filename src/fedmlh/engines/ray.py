@@ -8,7 +8,6 @@ What clients keep between rounds stays with the driver and travels with the work
 there anyway, and a worker has nothing to lose, so that a lost one is replaced and its clients are trained again.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,7 +32,7 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import Expected
 from fedmlh.model.local_training import Shard
 from fedmlh.model.threads import one_thread
-from fedmlh.parts import list_sources
+from fedmlh.parts import find_sources
 from fedmlh.runs.population import Population
 
 
@@ -198,13 +197,7 @@ def live_on_ray(
     """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
     if population.device.type != "cpu" and not population.answers_once:
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
-    sent = {hashlib.sha256(source).hexdigest() for _, source in list_sources()}
-    for part in population.task.config.foreign:
-        if part["sha256"] not in sent:
-            raise UserError(
-                f"the part '{part['name']}' was registered in {part['origin']}, which workers of the Ray engine do not "
-                f"execute: put it into a file of parts, for --parts or fedmlh.load_parts"
-            )
+    find_sources(population.task.config.foreign)  # workers register what a file of parts says, and nothing else
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
         most = len(population.shards)

@@ -30,9 +30,11 @@ from fedmlh.lock import hold, is_empty
 from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.threads import one_thread
 from fedmlh.oneround.exchange import RESULT, SUMS, Respondent
+from fedmlh.parts import find_sources
 from fedmlh.randomness import generator
 from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.consent import HOW_TO_AGREE, check_consent, check_points
+from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.keys import make_node_key, write_secret
 from fedmlh.sites.memory import MemoryFile
 from fedmlh.sites.private import private_files
@@ -137,10 +139,12 @@ def create_site(
     agreement.number(site)
     check_consent(agreement, site, open_statistics)
     check_points(agreement.config, site, len(points.train))
+    parts = find_sources(agreement.config.foreign)
     with hold(folder), private_files():
         if not is_empty(folder):
             raise UserError(f"{folder} is not empty: choose another --out")
         folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
+        keep_parts(folder / "parts", parts)
         return _write_site(folder, agreement, site, points)
 
 
@@ -178,7 +182,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.agreement = Agreement.load(folder / "agreement", folder)
+        self.agreement = Agreement.load(folder / "agreement", folder, folder / "parts")
         sealed = Sealed(folder / "shard", folder)
         try:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))

@@ -17,9 +17,12 @@ class Dataset:
         "Folder of the data set; if it is empty, the built-in synthetic set is used.",
         simulation_only=True,
     )
-    data_format: Literal["auto", "npz", "xmc", "svmlight", "text"] = option(
+    data_format: str = option(
         "auto",
-        "Format of the files in that folder: npz, xmc, svmlight or text; auto finds it out from the files.",
+        "Format of the files in that folder: npz, xmc, svmlight, text or a reader of your own; auto finds it out from "
+        "the files.",
+        part="reader",
+        also=("auto",),
     )
 
 

@@ -133,10 +133,9 @@ class Evaluation:
     )
     metrics: tuple[str, ...] = option(
         (),
-        "Names of your own metrics that are measured as well.",
+        "Names of your own metrics that are measured as well; at real sites, those that add up over sites.",
         part="metric",
         count=100,
-        simulation_only=True,
     )
     frequent_threshold: float = option(
         0.01,

@@ -13,10 +13,13 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.matrix import build_labels, check_labels, count_merged
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_files import read_filter, read_labels
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
+from fedmlh.parts import register
 
+#: The label file of the LF data sets; it belongs to both parts.
+LF_LABELS = "lbl.json.gz"
 Record = dict[str, Any]
 #: Yields the labels of a record, by number, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
@@ -83,6 +86,27 @@ def read_texts(path: Path) -> list[str]:
     return [take_text(path, lineno, record) for lineno, record in read_records(path)]
 
 
+def find_text(folder: Path, names: list[str]) -> Parts | None:
+    """Find raw text with labels by name, or that of the LF data sets, with labels by row of a label file."""
+    stems = (("trn", "tst"), ("train", "test"))
+    exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in PACKED]
+    pair = find_pair(folder, names, exact, [])
+    if pair is not None:
+        return pair
+    pair = find_pair(folder, names, [("trn.json.gz", "tst.json.gz")], [])
+    if pair is None:
+        return None
+    if LF_LABELS not in names:
+        raise UserError(f"{folder}: {LF_LABELS} should stand beside trn.json.gz")
+    train, test = pair
+    return (*train, LF_LABELS), (*test, LF_LABELS)
+
+
+def read_text(layout: Layout) -> RawFolder:
+    """Read a folder of either layout."""
+    return read_lf(layout) if len(layout.train) > 1 else read_jsonl(layout)
+
+
 def read_jsonl(layout: Layout) -> RawFolder:
     """Read a folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
     if layout.labels is not None:
@@ -133,16 +157,15 @@ def collect_labels(paths: list[Path]) -> Labels:
 
 def read_lf(layout: Layout) -> RawFolder:
     """Read a folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
-    assert layout.labels is not None
-    names: dict[str, str] = {}
-    for lineno, record in read_records(layout.labels):
-        key = take_key(layout.labels, lineno, record.get("uid"), "uid")
+    path, names = layout.train[1], dict[str, str]()
+    for lineno, record in read_records(path):
+        key = take_key(path, lineno, record.get("uid"), "uid")
         if key in names:
-            raise BadLine(layout.labels, lineno, f"the uid {key!r:.40} is taken by a line above")
-        names[key] = take_string(layout.labels, lineno, record, "title", "").strip() or key
-        check_labels(layout.labels, len(names))
+            raise BadLine(path, lineno, f"the uid {key!r:.40} is taken by a line above")
+        names[key] = take_string(path, lineno, record, "title", "").strip() or key
+        check_labels(path, len(names))
     if not names:
-        raise UserError(f"{layout.labels}: names no label")
+        raise UserError(f"{path}: names no label")
     labels = Labels(tuple(names), tuple(names.values()))
 
     def take_labels(path: Path, lineno: int, record: Record) -> Iterator[int | str]:
@@ -188,3 +211,6 @@ def read_part(
     if unknown:
         notes += (f"{path.name}: labels that labels.txt does not list: {unknown:,} left out",)
     return RawPart(texts, Y, read_filter(filter_path, Y.shape)), notes
+
+
+register("reader", "text", Reader(find_text, read_text))

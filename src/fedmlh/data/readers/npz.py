@@ -16,7 +16,7 @@ from fedmlh.data.matrix import (
     MAX_FEATURES,
     Head,
     build_features,
-    build_labels,
+    build_marks,
     check_csr,
     check_heads,
     check_size,
@@ -24,9 +24,10 @@ from fedmlh.data.matrix import (
 )
 from fedmlh.data.readers.files import check_unpacked, open_zip, readable
 from fedmlh.data.readers.label_files import name_labels, read_filter
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import Layout, Parts, Reader
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import UserError
+from fedmlh.parts import register
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]  # data, indices, indptr, shape
 #: All that numpy and zipfile raise on a file that is damaged, or is something else.
@@ -118,18 +119,22 @@ def read_features(path: Path) -> tuple[csr_matrix, int]:
 def read_part(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
     """Read X, Y and the pairs that are not scored."""
     X, summed = read_features(files[0])
-    data, indices, indptr, shape = read_csr(files[1])
-    if not ((data == 0) | (data == 1)).all():
-        raise UserError(f"{files[1]}: labels are 0 or 1, and a value is neither")
-    if not data.all():
-        kept = data != 0
-        indptr = np.concatenate([[0], np.cumsum(kept)])[indptr]
-        indices = indices[kept]
-    Y, merged = build_labels(indices, indptr, shape)
+    Y, merged = build_marks(str(files[1]), *read_csr(files[1]))
     if X.shape[0] != Y.shape[0]:
         raise UserError(f"{files[1]}: {Y.shape[0]:,} rows, but {files[0].name} has {X.shape[0]:,}")
     notes = count_merged(files[0].name, summed, 0) + count_merged(files[1].name, 0, merged)
     return RawPart(X, Y, read_filter(filter_path, Y.shape)), notes
+
+
+def find_npz(folder: Path, names: list[str]) -> Parts | None:
+    """X and Y of both parts."""
+    wanted = ("X.trn.npz", "Y.trn.npz", "X.tst.npz", "Y.tst.npz")
+    missing = [name for name in wanted if name not in names]
+    if len(missing) == len(wanted):
+        return None
+    if missing:
+        raise UserError(f"{folder}: {', '.join(missing)} should stand beside the other .npz files")
+    return wanted[:2], wanted[2:]
 
 
 def read_npz(layout: Layout) -> RawFolder:
@@ -144,3 +149,6 @@ def read_npz(layout: Layout) -> RawFolder:
     check_size(layout.folder, train.points.shape[1], train.Y.shape[1])
     labels = name_labels(layout, train.Y.shape[1], train.Y.nnz + test.Y.nnz)
     return RawFolder(train, test, labels, train_notes + test_notes)
+
+
+register("reader", "npz", Reader(find_npz, read_npz))

@@ -45,6 +45,8 @@ def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
     names, raws = tuple(folders), list(folders.values())
     first = raws[0]
     for name, raw in folders.items():
+        if raw.site_names:
+            raise UserError(f"{path}: {name}, the folder of a site, holds several sites: read it by itself")
         if raw.is_text != first.is_text:
             raise UserError(f"{path}: site {names[0]} and site {name} should both be text or both be features")
         if first.is_text:

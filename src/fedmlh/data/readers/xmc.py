@@ -11,10 +11,11 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
 from fedmlh.data.readers.files import GUNZIP, check_unpacked, open_bytes, readable
 from fedmlh.data.readers.label_files import name_labels, number_labels, read_filter, read_labels
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
 from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
+from fedmlh.parts import register
 
 Header = tuple[int, int, int]  # points, features, labels
 LIMITS = {"points": 2**62, "features": MAX_FEATURES + 1, "labels": MAX_LABELS + 1}
@@ -103,8 +104,23 @@ def build_folder(
     return RawFolder(train_part, test_part, labels, (*notes, *train_notes, *test_notes))
 
 
+def find_xmc(folder: Path, names: list[str]) -> Parts | None:
+    """Two text files with a header each; or features and labels in files of their own, which also stand beside text."""
+    exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
+    pair = find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
+    if pair is not None:
+        return pair
+    for end in PACKED:
+        wanted = tuple(f"{part}_X_{what}.txt{end}" for part in ("trn", "tst") for what in ("Xf", "Y"))
+        if all(name in names for name in wanted):
+            return wanted[:2], wanted[2:]
+    return None
+
+
 def read_xmc(layout: Layout) -> RawFolder:
-    """Read a folder with two files of the repository."""
+    """Read a folder with two files of the repository, or four."""
+    if len(layout.train) > 1:
+        return read_xmc_apart(layout)
     train, (_, d, p), train_notes = read_xmc_file(layout.train[0])
     test, (_, test_d, test_p), test_notes = read_xmc_file(layout.test[0])
     if (d, p) != (test_d, test_p):
@@ -175,6 +191,19 @@ def find_bounds(layouts: Sequence[Layout]) -> Bounds:
     return Bounds.over([read_svmlight_file(path)[0] for path in paths])
 
 
+def find_svmlight(folder: Path, names: list[str]) -> Parts | None:
+    """Two text files with no header; .txt ones only where svmlight was asked for, since xmc is looked for first."""
+    endings = [end + packed for end in (".svm", ".svmlight", ".libsvm", ".txt") for packed in PACKED]
+    exact = [("train" + end, "test" + end) for end in endings]
+    return find_pair(folder, names, exact, [(f"*_train{end}", f"*_test{end}") for end in endings])
+
+
+def read_svmlight_sites(layouts: Sequence[Layout]) -> list[RawFolder]:
+    """The folders of sites, their features counted from where those of all sites are."""
+    bounds = find_bounds(layouts)
+    return [read_svmlight(layout, bounds) for layout in layouts]
+
+
 def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
     """Read a folder with two svmlight files; labels.txt, if there, says how many labels there are."""
     labels = None if layout.labels is None else read_labels(layout.labels)
@@ -200,3 +229,7 @@ def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
 def shift_features(rows: Rows, base: int) -> Rows:
     """Return rows with features counted from 0 instead of `base`."""
     return Rows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)
+
+
+register("reader", "xmc", Reader(find_xmc, read_xmc))
+register("reader", "svmlight", Reader(find_svmlight, read_svmlight, read_svmlight_sites))

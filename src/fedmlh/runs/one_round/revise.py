@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.readers.formats import load
 from fedmlh.data.readers.jsonl import index_labels
+from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.messages import Rejected, StatisticsHeader, unpack
@@ -100,11 +101,12 @@ def revise(
         return Run(closing.write(folder, solved, record, {"training_points": sums.points}), folder.path)
 
 
-def read_client(folder: Path, dataset: Dataset) -> Split:
+def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Split:
     """Return the training points of a data folder with the features and labels of a run's data."""
     if dataset.text is not None and dataset.text.kind != "hashing":
         raise UserError("the text of this run was made features by what all its data says: no client can be added")
-    own = load(folder) if dataset.text is None else load(folder, text_dim=dataset.num_features)
+    text_dim = DEFAULT_DIM if dataset.text is None else dataset.num_features
+    own = load(folder, data_format=data_format, text_dim=text_dim)
     if (own.text is None) != (dataset.text is None) or own.num_features != dataset.num_features:
         raise UserError(
             f"{folder}: {own.num_features:,} features{' of text' if own.text else ''}, but the run was trained on "

@@ -14,6 +14,8 @@ from typing import IO
 import httpx
 
 from fedmlh.errors import UserError
+from fedmlh.evaluation.own import AddedMetrics
+from fedmlh.evaluation.questions import largest_report
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
@@ -45,8 +47,6 @@ RELEASE = 10.0
 AGAIN = 10.0
 #: A run begins when all listed sites have enrolled and are connected.
 EVERYONE = Patience()
-#: Bytes of what a site reports of an evaluation, as evaluation/questions.py takes it.
-MOST_REPORT = 64 * 1024
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
         return max(sums, largest_reply(task.networks)) if task.config.correct else sums
     vectors = 2 if task.config.correction == "scaffold" else 1
     update = vectors * make_codec(task.config.update_codec).size(task.stack.num_parameters)
-    return FRAME + MAX_HEADER + max(update, MOST_REPORT)
+    return FRAME + MAX_HEADER + max(update, largest_report(AddedMetrics.of(task)))
 
 
 @contextlib.contextmanager
