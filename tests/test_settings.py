@@ -46,10 +46,17 @@ def other(base: Config, name: str) -> Config:
     return changed
 
 
+def make_task(config: Config) -> Task:
+    """Return a task over as many features as text becomes in one round."""
+    return Task(config, config.text_dim if config.training == "one-round" else 400, 50)
+
+
 def agree(config: Config) -> dict[str, object]:
     """What real sites agree on; who they are is no setting."""
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
-    terms = Agreement("host:1", sites, config, 400, Labels.numbered(50), None, None, b"").terms
+    terms = Agreement(
+        "host:1", sites, config, make_task(config).num_features, Labels.numbered(50), None, None, b""
+    ).terms
     return {name: value for name, value in terms.items() if name != "sites"}
 
 
@@ -58,7 +65,7 @@ def test_sites_agree_on_a_setting_where_its_section_says_so(base, name):
     changed, section = other(base, name), SETTINGS[name].section
     agreed = section.agreed in ("always", base.training)
     assert section.is_agreed(base.training) == agreed
-    assert (Task(changed, 400, 50).fingerprint != Task(base, 400, 50).fingerprint) == agreed
+    assert (make_task(changed).fingerprint != make_task(base).fingerprint) == agreed
     simulated = [each for each in (name, *TOGETHER.get(name, {})) if SETTINGS[each].simulation_only]
     if simulated:
         with pytest.raises(UserError, match=f"^{simulated[0]} is .*: real sites train with"):
@@ -85,12 +92,15 @@ def test_agreements_of_before_hold():
         "rounds patience device gpu_precision max_attempts deadline test_every_round local_baseline correct keep_sums "
         "sizes budget_mib".split()
     )
-    assert sorted(Task(ROUNDS, 400, 50).agreed) == sorted(
+    assert sorted(make_task(ROUNDS).agreed) == sorted(
         "algorithm local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
         "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss output_bias loss_tau optimizer "
         "learning_rate learning_rate_decay prox_mu correction shared_fraction".split()
     )
-    assert {"text_features", "validation_fraction", "min_site_points"} <= Task(ONCE, 400, 50).agreed.keys()
+    assert sorted(make_task(ONCE).agreed) == sorted(
+        "algorithm label_map label_key num_tables num_buckets text_features point_bits feature_slots "
+        "validation_fraction min_site_points".split()
+    )
 
 
 def test_every_setting_belongs_to_one_section_and_says_what_it_is():

@@ -9,7 +9,7 @@ from fedmlh.config.values import show
 from fedmlh.errors import UserError
 
 #: Another word for settings: what each of its values stands for. FedMLH is whatever else the settings say.
-ALGORITHM: dict[str, dict[str, Any]] = {"fedmlh": {}, "fedavg": {"label_map": "identity", "num_tables": 1}}
+_ALGORITHM: dict[str, dict[str, Any]] = {"fedmlh": {}, "fedavg": {"label_map": "identity", "num_tables": 1}}
 #: As files of earlier versions have it.
 _FORMER_ALGORITHM = {"one-round": {"training": "one-round"}}
 #: Settings of earlier versions that have no effect any more, with the value that older files hold for them.
@@ -59,9 +59,9 @@ def _walk(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _translate(algorithm: Any, source: str) -> dict[str, Any]:
-    known = ALGORITHM | _FORMER_ALGORITHM
+    known = _ALGORITHM | _FORMER_ALGORITHM
     if not isinstance(algorithm, str) or algorithm not in known:
-        raise UserError(f"{source}: algorithm is {show(algorithm)}: choose one of {', '.join(ALGORITHM)}")
+        raise UserError(f"{source}: algorithm is {show(algorithm)}: choose one of {', '.join(_ALGORITHM)}")
     return known[algorithm]
 
 

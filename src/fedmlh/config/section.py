@@ -72,6 +72,8 @@ class Facts:
     #: It has an effect only with these values of other settings, or none with these.
     needs: Mapping[str, Any] = field(default_factory=dict)
     idle_with: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether something else that sites agree on says it already.
+    implied: bool = False
     #: Whether real sites train with the default only.
     simulation_only: bool = False
     #: Whether it is there for the sake of other clients: a client that trains alone has the default.

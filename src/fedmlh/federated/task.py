@@ -102,10 +102,10 @@ class Task:
 
     @property
     def agreed(self) -> dict[str, Any]:
-        """Return the settings on which a client's work depends, as their sections say; the method says `training`."""
-        agreed = [name for name, setting in SETTINGS.items() if setting.section.is_agreed(self.config.training)]
-        agreed.remove("training")
-        return {"algorithm": self.config.method} | {name: getattr(self.config, name) for name in agreed}
+        """Return the settings on which a client's work depends, as their sections say."""
+        agreed = [setting for setting in SETTINGS.values() if setting.section.is_agreed(self.config.training)]
+        values = {setting.name: getattr(self.config, setting.name) for setting in agreed if not setting.implied}
+        return {"algorithm": self.config.method} | values
 
     @cached_property
     def fingerprint(self) -> str:

@@ -41,6 +41,7 @@ class Text:
         "Number of features that hashing makes of words; with more of them fewer words share a feature.",
         at_least=1,
         at_most=2**30,
+        implied=True,  # by the number of features
     )
 
 

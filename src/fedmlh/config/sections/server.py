@@ -111,6 +111,7 @@ class Validation:
         "What chooses the best round: validation (held-out points), or paper (the TEST points, with nothing held out; "
         "for reproduction only).",
         simulation_only=True,
+        implied=True,  # in one round it has one value
     )
 
 

@@ -14,6 +14,7 @@ class Learning:
         "How the model is trained: rounds (networks, averaged after each round), one-round (a linear model, solved for "
         "from sums that each client sends once), or auto (what suits the data).",
         open="auto",
+        implied=True,  # by the method
     )
     label_map: str = option(
         "murmur3",
