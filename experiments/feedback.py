@@ -22,7 +22,7 @@ from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec, update_draws
 from fedmlh.federated.messages import UpdateHeader, unpack
-from fedmlh.model.local_training import train as train_locally
+from fedmlh.model.local_training import train_shard as train_locally
 from fedmlh.runs.jobs import Found, Job, describe_machine, write_json
 from fedmlh.runs.population import Population
 

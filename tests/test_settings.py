@@ -9,7 +9,6 @@ from fedmlh import parts
 from fedmlh.config import SECTIONS, SETTINGS, Config, explain_settings, parse_setting, presets
 from fedmlh.data.dataset import Labels
 from fedmlh.errors import UserError
-from fedmlh.evaluation.metrics import Metrics
 from fedmlh.federated.aggregate import Average
 from fedmlh.federated.task import Task
 from fedmlh.runs.folder import RunFolder
@@ -26,10 +25,29 @@ ONE_VALUE = {"selection", "shared_fraction"}
 BOTH = [pytest.param(base, name, id=f"{base.training}-{name}") for base in (ROUNDS, ONCE) for name in SETTINGS]
 
 
+class Nothing:
+    """A metric that adds up over sites."""
+
+    def __init__(self, ks, num_labels):
+        self.ks = ks
+
+    def add(self, labels, Y):
+        """Count nothing."""
+
+    def values(self):
+        return dict.fromkeys(self.ks, 0.0)
+
+    def sums(self):
+        return {"nothing": [0]}
+
+    def add_sums(self, sums):
+        """Count nothing."""
+
+
 @pytest.fixture(autouse=True)
 def _other_parts():
     """Add a part of each kind that has one or none, for a test."""
-    added = [("aggregation", "another mean", Average), ("metric", "another metric", Metrics)]
+    added = [("aggregation", "another mean", Average), ("metric", "another metric", Nothing)]
     for kind, name, part in added:
         parts.register(kind, name, part)
     yield
@@ -52,12 +70,12 @@ def make_task(config: Config) -> Task:
 
 
 def agree(config: Config) -> dict[str, object]:
-    """What real sites agree on; who they are is no setting."""
+    """What real sites agree on; who they are, and in which files they have parts, is no setting."""
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     terms = Agreement(
         "host:1", sites, config, make_task(config).num_features, Labels.numbered(50), None, None, b""
     ).terms
-    return {name: value for name, value in terms.items() if name != "sites"}
+    return {name: value for name, value in terms.items() if name not in ("sites", "parts")}
 
 
 @pytest.mark.parametrize(("base", "name"), BOTH)
