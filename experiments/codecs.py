@@ -52,7 +52,7 @@ def find_update(data: str) -> Tensor:
     reply = Client.reply
 
     def watched(self: Client, work: Assignment, trained: Tensor, loss: float) -> object:
-        found[-work.header.round, self.number] = trained - work.model
+        found[-work.header.round, self.client_id] = trained - work.model
         return reply(self, work, trained, loss)
 
     Client.reply = watched

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from fedmlh.display import is_printable
 from fedmlh.errors import UserError
-from fedmlh.parts import check, find_foreign
+from fedmlh.parts import check, find, find_foreign, list_names
 from fedmlh.untrusted import MOST_TOML, read_text
 
 #: Points, features or labels of the built-in set: more than the largest public one has.
@@ -256,8 +256,8 @@ class Config:
     prox_mu: float = option(
         0.0, "FedProx: μ of the pull towards the global model in local training", at_least=0, at_most=1e6
     )
-    correction: Literal["none", "scaffold", "vrl-sgd"] = option(
-        "none", "of clients' drift in local training: scaffold also sends a control vector, both ways"
+    correction: str = option(
+        "none", f"remedy for clients that drift apart in local training: {', '.join(list_names('drift'))}", part="drift"
     )
     decoding: Literal["log-probs", "logits", "probs"] = option(
         "log-probs", "what is averaged over tables: log-likelihood (paper's text), logit (its code) or probability"
@@ -376,49 +376,8 @@ class Config:
             raise UserError("training 'one-round' shares no points: set shared_fraction=0")
 
     def _check_drift(self) -> None:
-        """What holds clients together is worse than nothing where its premises do not hold."""
-        if self.optimizer == "sgd" and self.prox_mu * self.learning_rate > 1:
-            raise UserError(
-                f"prox_mu {self.prox_mu:g} times learning_rate {self.learning_rate:g} is more than 1: a step of sgd "
-                f"would overshoot the global model; make one of them smaller"
-            )
-        if self.correction != "none" and self.weighting != "uniform":
-            raise UserError(f"correction '{self.correction}' counts every client the same: use weighting 'uniform'")
-        if self.correction != "none" and self.aggregation != "mean":
-            raise UserError(f"correction '{self.correction}' adds up over clients: use aggregation 'mean'")
-        kind = parse_codec(self.update_codec).kind
-        if self.correction == "scaffold" and kind in ("int2", "sketch"):
-            raise UserError(
-                f"update_codec '{self.update_codec}' leaves out more than it sends, so that the controls of correction "
-                f"'scaffold' would grow from round to round: use fp32, fp16, int8, int4, grid or topk"
-            )
-        if self.correction != "vrl-sgd":
-            return
-        if kind in ("topk", "sketch"):
-            raise UserError(
-                f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use fp32, fp16, int8, int4, int2 or grid"
-            )
-        if self.optimizer != "sgd":
-            raise UserError(
-                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd'; "
-                "'scaffold' goes with adam as well"
-            )
-        if self.learning_rate_decay != 1:
-            raise UserError(
-                "correction 'vrl-sgd' carries gradients from round to round by one learning rate: set "
-                "learning_rate_decay=1"
-            )
-        if not self.clients_per_round == self.quorum == self.num_clients:
-            raise UserError(
-                f"correction 'vrl-sgd' needs every client in every round: set clients_per_round and quorum to "
-                f"{self.num_clients} (num_clients), or use 'scaffold'"
-            )
-        if (self.server_optimizer, self.server_learning_rate, self.broadcast_codec) != ("average", 1.0, "fp32"):
-            raise UserError(
-                "correction 'vrl-sgd' takes the model that a client is sent for the plain average of all clients': use "
-                "server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
-            )
+        """Have remedies for drift check their premises."""
+        find("premises", "drift")(self)
 
     @property
     def method(self) -> str:

@@ -32,6 +32,12 @@ OWN: dict[str, dict[str, str]] = {
     ),
     "aggregation": {"mean": "fedmlh.federated.aggregate"},
     "metric": {},  # ours are always measured
+    "drift": {
+        "none": "fedmlh.federated.drift.remedy",
+        "scaffold": "fedmlh.federated.drift.scaffold",
+        "vrl-sgd": "fedmlh.federated.drift.vrl_sgd",
+    },
+    "premises": {"drift": "fedmlh.federated.drift"},  # checks of a config, by what has the premises
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
 }
 #: What users may add.

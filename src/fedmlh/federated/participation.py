@@ -47,6 +47,11 @@ class Attempt:
         return cls(values["round"], values["attempt"], sampled, accepted, refusals)
 
 
+def list_refused(log: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return who was left out in these attempts, as the record of a round says it."""
+    return [{"attempt": line.attempt, **vars(entry)} for line in log for entry in line.refused]
+
+
 def check_log(log: Sequence[Attempt], rounds: int, more: int = 0) -> None:
     """ValueError unless it has the attempts at all of these rounds, `more` at the next, and no others, in order."""
     number, attempt = 0, 0

@@ -5,9 +5,10 @@ Where it has no points by which to choose λ, it then asks for the sums over the
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -25,6 +26,8 @@ from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, enco
 
 #: What a client can be asked for, and what it is sent in the end.
 COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
+#: What statistics are read as.
+Content = TypeVar("Content")
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
 #: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
@@ -130,7 +133,7 @@ class Respondent:
     def __init__(
         self,
         task: Task,
-        number: int,
+        client_id: int,
         X: csr_matrix,
         Y: csr_matrix,
         labels: Labels,
@@ -142,7 +145,7 @@ class Respondent:
         `least`: sums over a part of its points are sent only if that part and the rest have so many points each.
         """
         self.task = task
-        self.number = number
+        self.client_id = client_id
         self.X, self.Y, self.labels = X, Y, labels
         self.keep = keep
         self.least = least
@@ -154,7 +157,7 @@ class Respondent:
     def reply(self, request: bytes) -> bytes:
         """Return the statistics that a request asks for."""
         header, payload = unpack(RequestHeader, request, _MOST_BYTES)
-        if header.client != self.number:
+        if header.client != self.client_id:
             raise Rejected(Reason.CLIENT, f"a request for client {header.client}")
         if header.config != self.task.fingerprint:
             raise Rejected(Reason.CONFIG, "the server works under other terms")
@@ -177,7 +180,7 @@ class Respondent:
         else:
             raise Rejected(Reason.MALFORMED, "a request for something unknown")
         self.keep(header.part, payload)
-        reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), examples)
+        reply = StatisticsHeader(header.run, header.config, self.client_id, header.part, name_terms(payload), examples)
         return pack(reply, answer)
 
     def __len__(self) -> int:
@@ -190,11 +193,11 @@ class Respondent:
         if not asks_for_held_out(self.task.config):
             raise Rejected(Reason.CONFIG, "nobody has agreed on sums over held-out points")
         rows = is_held_out(self.X)
-        held = int(np.count_nonzero(rows))
-        if min(held, len(self) - held) < self.least:
+        count = int(np.count_nonzero(rows))
+        if min(count, len(self) - count) < self.least:
             raise Rejected(
                 Reason.EXAMPLES,
-                f"{held:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
+                f"{count:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
                 f"side would show too much of each",
             )
         return rows
@@ -206,6 +209,22 @@ class Respondent:
         if asks_for_buckets(self.task):
             Y = Y @ spread(self.task.label_map(seeds, self.labels.keys))
         return Sums.of(X, Y)
+
+
+@dataclass(frozen=True)
+class Question(Generic[Content]):
+    """One thing that clients are asked for; the door for their statistics."""
+
+    part: str
+    payload: bytes
+    #: Returns what the statistics of a client say, or raises Rejected.
+    read: Callable[[int, bytes], Content]
+
+    def check(self, client_id: int, reply: bytes, taken: Collection[int]) -> Content:
+        """Return what a reply says if it may count, or raise Rejected."""
+        if client_id in taken:
+            raise Rejected(Reason.DUPLICATE, "it has answered already")
+        return self.read(client_id, reply)
 
 
 class Desk:
@@ -225,9 +244,25 @@ class Desk:
 
     def request(self, part: str, client: int, payload: bytes) -> bytes:
         """Return the message that asks a client for one part."""
+        return pack(self.write(part, client, payload), payload)
+
+    def write(self, part: str, client: int, payload: bytes) -> RequestHeader:
+        """Return the header of the message that asks a client for one part."""
         seeds = self.seeds
         names = (self.run, self.task.fingerprint, client, part, name_terms(payload))
-        return pack(RequestHeader(*names, seeds.run, list(seeds.labels), list(seeds.features)), payload)
+        return RequestHeader(*names, seeds.run, list(seeds.labels), list(seeds.features))
+
+    def ask_counts(self) -> Question[Counts]:
+        """Return the question for counts."""
+        return Question(COUNTS, b"", self.read_counts)
+
+    def ask_sums(self, terms: Terms, num_slots: int) -> Question[Sums]:
+        """Return the question for the sums over all points."""
+        return Question(SUMS, terms.encode(), partial(self.read_sums, terms=terms, num_slots=num_slots))
+
+    def tell_result(self, payload: bytes) -> Question[bool]:
+        """Return what sends clients the result, for which they thank."""
+        return Question(RESULT, payload, self.read_thanks)
 
     def read_counts(self, client: int, message: bytes) -> Counts:
         """Return the counts of a client, or Rejected."""

@@ -20,10 +20,10 @@ from fedmlh.data.readers.formats import load
 from fedmlh.data.readers.jsonl import index_labels
 from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.errors import UserError
-from fedmlh.federated.broadcast import largest_payload
 from fedmlh.federated.client import Client, keeps_state
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims, unpack
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.validate import read_broadcast
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
 from fedmlh.model.local_training import Shard, draw_orders
@@ -195,21 +195,19 @@ class Site:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{folder} is not a site's folder ({type(error).__name__}: {error})") from None
 
-    def answer(self, broadcast: bytes) -> bytes:
-        """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
+    def answer(self, message: bytes) -> bytes:
+        """Return the reply to a broadcast or a request; what the client keeps is on disk before the reply is sent."""
         task = self.agreement.task
         if task.config.training == "one-round":
-            if not (task.config.correct and claims(BroadcastHeader, broadcast)):
-                return self._answer_request(broadcast)
+            if not (task.config.correct and claims(BroadcastHeader, message)):
+                return self._answer_request(message)
             task = task.networks
-        # Whatever a broadcast may carry; what this one does is checked by the client itself.
-        header, _ = unpack(BroadcastHeader, broadcast, 2 * largest_payload(task))
-        memory = MemoryFile(self.folder / "memory")
-        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+        broadcast = read_broadcast(message, self.number, task)
+        run, memory = broadcast.header.run, MemoryFile(self.folder / "memory")
         with one_thread():
-            update, staged = self._client(task, seeds).answer(broadcast, memory.load(header.run))
+            update, staged = self._client(task, broadcast.seeds).follow(broadcast, memory.load(run))
         if keeps_state(task.config):
-            memory.save(header.run, staged)
+            memory.save(run, staged)
         return update
 
     def _answer_request(self, request: bytes) -> bytes:
@@ -230,14 +228,13 @@ class Site:
             write_checked(self.folder / part, bytes(payload))
 
     def _client(self, task: Task, seeds: Seeds) -> Client:
-        """The client with its points hashed by these seeds: as an earlier message left them, or now."""
+        """Return the client with its points hashed by these seeds: as an earlier message left them, or now."""
         train = self.points.train
         known = self._read_prepared(task)
         if known is not None and known[0] == seeds:
             return Client.from_shard(task, self.number, seeds, known[1], CPU)
         client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU)
-        if task.accepts(seeds):
-            self._write_prepared(task, seeds, client.prepare(seeds))
+        self._write_prepared(task, seeds, client.prepare(seeds))
         return client
 
     def warm_up(self) -> None:
@@ -255,7 +252,7 @@ class Site:
             train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
     def _read_prepared(self, task: Task) -> tuple[Seeds, Shard] | None:
-        """The hashed points that an earlier message left, where they are whole and of these terms."""
+        """Return the hashed points that an earlier message left, if they are whole and of these terms."""
         try:
             first, _, rest = read_checked(self.folder / "prepared").partition(b"\n")
             about = json.loads(first)

@@ -144,13 +144,13 @@ def read_messages(run: RunFolder) -> dict[int, bytes]:
 
 def add_up(desk: Desk, messages: dict[int, bytes], terms: Terms, num_slots: int) -> Sums:
     """Return the sums of all these clients."""
-    adder = Adder()
+    adder = Adder(num_slots, desk.num_outputs)
     for client, message in messages.items():
         try:
             adder.add(desk.read_sums(client, message, terms, num_slots))
         except Rejected as refusal:
             raise UserError(f"the sums of client {client} cannot be used ({refusal}): train again") from None
-    return adder.total(num_slots, desk.num_outputs)
+    return adder.result()
 
 
 def _decode_own(payload: bytes, desk: Desk, num_slots: int) -> Sums:
