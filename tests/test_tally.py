@@ -8,8 +8,7 @@ import torch
 
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.mail import Outbox
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
+from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.tally import Tally
 from fedmlh.federated.transforms.clipping import Bounds
 from fedmlh.federated.validate import Expected
@@ -153,18 +152,3 @@ def test_what_does_not_belong_together_is_not_added():
         with pytest.raises(ValueError, match="do not add up"):
             whole.merge(stranger)
     assert torch.equal(whole.mean_delta().mean, before)
-
-
-def test_what_an_outbox_has_written_is_counted_as_it_travels():
-    """Whether it is packed here or, as on a cluster, by whoever takes the letter."""
-    payload = bytes(1000)
-    headers = {
-        client: BroadcastHeader("run", "config", 1, 0, client, "fp32", 7, [10**client], [3], []) for client in range(4)
-    }
-    outbox = Outbox((1, 0), lambda client: (headers[client], payload))
-    messages = {client: outbox(client) for client in (2, 0)}
-    letters = {client: outbox.write(client) for client in (3, 1)}
-    assert {id(content) for _, content in letters.values()} == {id(payload)}
-    messages |= {client: pack(*letter) for client, letter in letters.items()}
-    assert outbox.sent == [(client, len(messages[client])) for client in (2, 0, 3, 1)]
-    assert len({length for _, length in outbox.sent}) == 4

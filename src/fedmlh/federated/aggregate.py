@@ -20,7 +20,7 @@ _ROW = 1 << 12
 
 
 def square_length(values: Tensor) -> float:
-    """The sum of squares, in double precision.  # [P]"""
+    """Return the sum of squares, in double precision.  # [P]"""
     # Row by row: torch never splits a row over threads, which would make it round differently, and a row is short
     # enough to be summed in one thread where there is only one.
     sums = [_square_rows(part[: len(part) // _ROW * _ROW].view(-1, _ROW)) for part in torch.split(values, _CHUNK)]

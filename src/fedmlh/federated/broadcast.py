@@ -59,11 +59,11 @@ def mean_payload(task: Task) -> int:
     if not sends_changes(config.broadcast_codec):
         return whole
     missed = config.num_clients / config.clients_per_round
-    change = make_codec(config.broadcast_codec).size(task.stack.num_parameters)
+    size = make_codec(config.broadcast_codec).size(task.stack.num_parameters)
     if isinstance(make_codec(config.broadcast_codec), GridCodec):
         # Added up, values are at most so many times as large.
-        return min(whole, round(change + task.stack.num_parameters * math.log2(missed) / 8))
-    return min(whole, round((_LENGTH.size + change) * missed))
+        return min(whole, round(size + task.stack.num_parameters * math.log2(missed) / 8))
+    return min(whole, round((_LENGTH.size + size) * missed))
 
 
 def round_held(accepted: tuple[int, ...]) -> int:

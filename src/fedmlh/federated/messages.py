@@ -82,7 +82,7 @@ class BroadcastHeader:
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """Client to server: whose change of the model this is, and in answer to what."""
+    """Client to server: whose delta this is, and in answer to what."""
 
     run: str
     config: str

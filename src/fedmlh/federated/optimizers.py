@@ -30,20 +30,20 @@ class MeanDelta:
 
 @register("server optimizer", "average")
 def average(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedAvg: the model moves by the mean delta (times the server's step size)."""
+    """Move the model by the mean delta, times the server's step size: FedAvg."""
     return torch.add(model, delta.mean, alpha=config.server_learning_rate), {}
 
 
 @register("server optimizer", "momentum")
 def momentum(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedAvgM (Hsu et al. 2019): a running sum of deltas that fades by β1 a round."""
+    """Move the model by a running sum of deltas that fades by β1 per round: FedAvgM (Hsu et al. 2019)."""
     m = delta.mean + config.server_momentum * kept["m"] if kept else delta.mean.clone()
     return torch.add(model, m, alpha=config.server_learning_rate), {"m": m}
 
 
 @register("server optimizer", "fedexp")
 def fedexp(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1.
+    """Take a longer step the more the updates disagree, never shorter than 1: FedExP (Jhunjhunwala et al. 2023).
 
     Updates at right angles to each other give a step of half their number. More than that takes updates that cancel.
     """
@@ -53,7 +53,7 @@ def fedexp(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tu
 
 
 def _adaptive(second: Callable[[Config, Tensor, Tensor], Tensor]) -> "Step":
-    """FedOpt (Reddi et al. 2021): m averages the deltas; each parameter's step is divided by √v + τ."""
+    """Return a step of FedOpt (Reddi et al. 2021): m averages the deltas; each parameter's is divided by √v + τ."""
 
     def step(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
         beta1, tau = config.server_momentum, config.server_tau

@@ -86,7 +86,7 @@ def conduct(
     tell: Tell = ignore,
     more: Callable[[Progress], dict[str, Any]] = lambda progress: {},
 ) -> Run:
-    """All rounds from the last checkpoint on, then model and summary; an engine may add `more` figures."""
+    """Run all rounds from the last checkpoint on, write model and summary; `more` adds figures."""
     task, rounds = server.task, server.task.config.rounds
     identity = f"{server.run} {dataset.fingerprint}"
     checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
@@ -157,7 +157,7 @@ def run_rounds(
     save: Callable[[Progress], None] = ignore,
     progress: Progress | None = None,
 ) -> Progress:
-    """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
+    """Run rounds until there are enough or none has been better for `patience`; `save` is called after each."""
     config = server.task.config
     if progress is None:
         state = server.begin()

@@ -54,7 +54,7 @@ class Points:
 
 
 def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell = lambda line: None) -> Points:
-    """A site's data in the federation's terms, or a UserError with the field in which they differ.
+    """Return a site's data in the federation's terms, or raise a UserError with the field in which they differ.
 
     The training part is trained on, the test part held out.
     """
@@ -74,7 +74,7 @@ def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell =
 
 
 def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> Split:
-    """The same points with the federation's number of features; svmlight files do not say how many there are."""
+    """Return points with the federation's number of features; svmlight files do not say how many there are."""
     mine, agreed = dataset.num_features, agreement.num_features
     if mine != agreed and (dataset.first_feature is None or mine > agreed):
         raise UserError(f"{data}: num_features differs: {mine:,} here, {agreed:,} in the federation")
@@ -83,7 +83,7 @@ def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> 
 
 
 def translate(agreement: Agreement, points: Points, source: str, tell: Tell = lambda line: None) -> Points:
-    """Points with the site's own labels in the federation's terms.
+    """Return points with the site's own labels in the federation's terms.
 
     A label is looked up by its canonical key, then its name. By name, a label that the catalogue does not list is
     trained on all the same: its bucket follows from its name. By number, it cannot be.
@@ -121,7 +121,7 @@ def translate(agreement: Agreement, points: Points, source: str, tell: Tell = la
 
 
 def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
-    """Label columns in their new places; those with place -1 are left out."""
+    """Return label columns in their new places; those with place -1 are left out."""
     columns = places[Y.indices]
     rows = np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))[columns >= 0]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=Y.shape[0]))])

@@ -61,8 +61,8 @@ class Remedy(Protocol):
         """
         return {}
 
-    def move(self, before: "Tensor", change: "Tensor", share: float) -> "Tensor":
-        """Return the server's extra vector after a round, given what this share of all clients sent, aggregated."""
+    def move(self, before: "Tensor", sent: "Tensor", share: float) -> "Tensor":
+        """Return the server's extra vector after a round; `sent` is what this share of all clients sent, aggregated."""
         return before
 
 

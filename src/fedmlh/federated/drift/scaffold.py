@@ -50,6 +50,6 @@ class Scaffold(Remedy):
         before = trained.kept[_CONTROL] if _CONTROL in trained.kept else now.new_zeros(len(now))
         return {_CONTROL: before + send(now - before)}
 
-    def move(self, before: "Tensor", change: "Tensor", share: float) -> "Tensor":
+    def move(self, before: "Tensor", sent: "Tensor", share: float) -> "Tensor":
         """Return c, over all clients: those that did not take part keep the control that they had."""
-        return before.add(change, alpha=share)
+        return before.add(sent, alpha=share)

@@ -36,7 +36,7 @@ class Delta:
 
     @property
     def length(self) -> float:
-        """The root-mean-square value."""
+        """Return the root-mean-square value."""
         return math.sqrt(self.square / len(self.values))
 
     def scale(self, factor: float) -> "Delta":

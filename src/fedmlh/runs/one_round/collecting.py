@@ -8,7 +8,8 @@ from typing import Any, Never, TypeVar
 from fedmlh.federated.mail import Inbox, Letter, Outbox, Reply
 from fedmlh.federated.messages import Reason, measure
 from fedmlh.federated.participation import Attempt, Refusal, list_refused
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Desk, Question
+from fedmlh.oneround.desk import Desk, Question
+from fedmlh.oneround.exchange import COUNTS, HELD, SUMS
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.rounds import Tell
 

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from fedmlh.federated.messages import Rejected
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.exchange import HELD, Question, Terms
+from fedmlh.oneround.desk import Question
+from fedmlh.oneround.exchange import HELD, Terms
 from fedmlh.oneround.holding import LEAST, POWER, RIDGE, Extent, choose_ridge
 from fedmlh.oneround.solve import NotPositive
 from fedmlh.oneround.sums import Adder, Sums

@@ -22,7 +22,8 @@ from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Respondent, Terms
 from fedmlh.oneround.holding import asks_for_held_out
 from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
@@ -64,7 +65,7 @@ def run_once(
         division = divide(dataset.train, config)
         tell_division(dataset, division, config.partition, tell)
         task = Task(config, dataset.num_features, dataset.num_labels)
-        sizes = {number: len(shard) for number, shard in division.shards.items()}
+        sizes = {client_id: len(shard) for client_id, shard in division.shards.items()}
         desk = Desk(task, sizes, dataset.fingerprint)
         population = Population(task, desk.seeds, division.shards, b"", dataset.labels, pick_device(config.device))
         with ExitStack() as stack:
@@ -114,7 +115,7 @@ class Work:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Return what is learned."""
         return self.exchange.desk.task
 
     def finish(self, folder: RunFolder) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fedmlh.federated.drift import count_vectors
 from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
 from fedmlh.lock import InUse, hold
-from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.desk import Desk
 from fedmlh.sites.agreement import split_address
 from fedmlh.sites.federation import DAYS, Federation
 from fedmlh.sites.flower.child import make_command
