@@ -20,11 +20,11 @@ from script import make_parser, run_missing, table, train
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
-from fedmlh.federated.messages import Rejected, StatisticsHeader, pack, unpack
+from fedmlh.federated.mail import Outbox, Reply
+from fedmlh.federated.messages import StatisticsHeader, pack, unpack
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.jobs import Job, Rows, describe_machine
-from fedmlh.runs.one_round.collecting import Post
 from fedmlh.runs.population import Population
 
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
@@ -72,10 +72,10 @@ class HostileClients:
         self.local, self.attack, self.bits = local, attack, bits
         self.memories = local.memories
 
-    def exchange(self, sampled: Sequence[int], post: Post) -> Iterator[tuple[int, bytes | Rejected]]:
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
         """Ask all, and change the sums of one."""
-        for client, reply in self.local.exchange(sampled, post):
-            if client == 0 and post.place[1] == 1 and isinstance(reply, bytes):
+        for client, reply in self.local.exchange(sampled, outbox):
+            if client == 0 and outbox.place[1] == 1 and isinstance(reply, bytes):
                 header, payload = unpack(StatisticsHeader, reply, len(reply))
                 _, num_slots, num_outputs = np.frombuffer(payload[:24], "<u8").tolist()
                 honest = decode_sums(payload, header.examples, num_slots, num_outputs, self.bits)

@@ -25,8 +25,8 @@ import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.federated.client import Memory
 from fedmlh.federated.codecs import make_codec, update_draws
-from fedmlh.federated.messages import Rejected, UpdateHeader, pack, unpack
-from fedmlh.federated.tally import Outbox
+from fedmlh.federated.mail import Outbox, Reply
+from fedmlh.federated.messages import UpdateHeader, pack, unpack
 from fedmlh.federated.validate import Expected
 from fedmlh.runs.jobs import Job, Rows, describe_machine
 from fedmlh.runs.population import Population
@@ -68,11 +68,11 @@ class PoisonedClients:
         """What the clients keep."""
         return self.local.memories
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, bytes | Rejected]]:
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
         """Train the sampled clients, and poison the update of one."""
         for client, reply in self.local.exchange(sampled, outbox):
             if client == self.poisoned and isinstance(reply, bytes):
-                reply = self._poison(reply, outbox.tally.expected)
+                reply = self._poison(reply, outbox.part().expected)
             yield client, reply
 
     def _poison(self, reply: bytes, expected: Expected) -> bytes:
@@ -80,7 +80,7 @@ class PoisonedClients:
         header, payload = unpack(UpdateHeader, reply, len(reply))
         honest = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
         rng = np.random.default_rng([expected.seed, expected.round])
-        sent = self.attack(honest, expected.max_rms[self.poisoned], rng)
+        sent = self.attack(honest, expected.bounds.updates[self.poisoned], rng)
         return pack(header, codec.encode(sent, update_draws(expected.seed, header)))
 
 

@@ -53,7 +53,7 @@ def starts(monkeypatch):
 
     def spy(self, broadcast, memory):
         work = accept(self, broadcast, memory)
-        seen.append((self.number, bits(work.model)))
+        seen.append((self.client_id, bits(work.model)))
         return work
 
     monkeypatch.setattr(Client, "accept", spy)
@@ -234,7 +234,7 @@ def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_n
     state = fed.run(4)
     del fed.memories[3]
     state, report = fed.server.run_round(state, fed.exchange())
-    assert [(entry["client"], entry["reason"]) for entry in report.refused] == [(3, str(Reason.STATE))]
+    assert [(entry.client, entry.reason) for entry in report.refused] == [(3, Reason.STATE)]
     assert 3 not in state.accepted
     assert report.accepted == [0, 1, 2, 4]
     starts.clear()

@@ -42,14 +42,14 @@ def test_without_a_client_the_model_is_that_of_the_others(tmp_path: Path) -> Non
     summary = revise(tmp_path / "run", DATA, tmp_path / "less", remove=[1]).summary
     bundle = load_bundle(tmp_path / "run" / "model")
     division = divide(DATA.train, BASE)
-    adder = Adder()
+    adder = Adder(bundle.terms.slots(bundle.seeds).count, DATA.num_labels)
     for split in (division.validation, *(shard for client, shard in division.shards.items() if client != 1)):
         adder.add(Respondent(bundle.task, 0, split.X, split.Y, DATA.labels).sum(bundle.terms, bundle.seeds))
     closing = Closing(
         bundle.task, bundle.seeds, bundle.terms, DATA, LabelCounts.of(DATA.train), torch.device("cpu"), ignore
     )
     choice = Choice.given(bundle.task.config.ridge, bundle.task.config.count_power)
-    model = closing.solve(adder.total(closing.slots.count, DATA.num_labels), choice).model
+    model = closing.solve(adder.result(), choice).model
     kept = load_bundle(tmp_path / "less" / "model").weights
     assert model.encode() == kept.encode()
     assert summary["training_points"] == sum(len(s) for c, s in division.shards.items() if c != 1)

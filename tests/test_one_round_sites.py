@@ -27,7 +27,8 @@ from fedmlh.evaluation.questions import ask
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.oneround import budget
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Respondent, Terms
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model

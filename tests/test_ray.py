@@ -94,7 +94,7 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(
         def exchange(self, sampled, outbox):
             pids = ray.get([worker.pid.remote() for worker in self.workers])
             seen.append(pids)
-            if outbox.tally.expected.round == 2:
+            if outbox.place[0] == 2:
                 os.kill(pids[0], signal.SIGSTOP)
                 threading.Timer(1, os.kill, (pids[0], signal.SIGKILL)).start()
             yield from super().exchange(sampled, outbox)
@@ -112,10 +112,10 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     victim = 4
 
     class Fragile(engine.Worker):
-        def train(self, work):
+        def answer(self, work):
             if victim in work.clients:
                 os._exit(1)
-            return super().train(work)
+            return super().answer(work)
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     config = BASE.replace(rounds=1, clients_per_round=len(divide(DATA.train, BASE).shards))
@@ -145,7 +145,8 @@ def test_a_client_finds_in_the_stock_what_it_would_have_made_of_its_points(setti
     population = Population(task, task.draw_seeds(), division.shards, shared, DATA.labels, torch.device("cpu"))
     stock = engine.Stock.gather(population)
     for number in division.shards:
-        expected, found = population.client(number).prepare(population.seeds), stock.shard(number)
+        expected, found = population.member(number).prepare(population.seeds), stock.shard(number)
+        assert stock.count(number) == len(found)
         for one, two in zip(expected.features + expected.buckets, found.features + found.buckets, strict=True):
             assert one.shape == two.shape
             for part in ("data", "indices", "indptr"):

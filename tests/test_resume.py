@@ -31,6 +31,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
+from fedmlh.federated.validate import Expected
 from fedmlh.lock import LOCK
 from fedmlh.runs import rounds
 from fedmlh.runs.checkpoint import Checkpoints
@@ -553,15 +554,14 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, monkeypatch, variant):
 
     for number, shuffle in enumerate(shuffles):
         arrivals = []
-        check = vars(sys.modules["fedmlh.federated.tally"])["check_update"]
 
-        def heard(message, sender, *rest, check=check, arrivals=arrivals):
-            arrivals.append(sender)
-            return check(message, sender, *rest)
+        def heard(expected, client_id, *rest, check=Expected.check, arrivals=arrivals):
+            arrivals.append(client_id)
+            return check(expected, client_id, *rest)
 
         with monkeypatch.context() as patch:
             patch.setattr(local, "as_completed", lambda jobs, shuffle=shuffle: shuffle(list(jobs)))
-            patch.setattr("fedmlh.federated.tally.check_update", heard)
+            patch.setattr(Expected, "check", heard)
             run(config, data(), tmp_path / str(number), workers=2)
         orders.append(tuple(arrivals))
     assert len(set(orders)) == len(orders)

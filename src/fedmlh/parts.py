@@ -38,6 +38,12 @@ OWN: dict[str, dict[str, str]] = {
         **dict.fromkeys(("xmc", "svmlight"), "fedmlh.data.readers.xmc"),
         "text": "fedmlh.data.readers.jsonl",
     },
+    "drift": {
+        "none": "fedmlh.federated.drift.remedy",
+        "scaffold": "fedmlh.federated.drift.scaffold",
+        "vrl-sgd": "fedmlh.federated.drift.vrl_sgd",
+    },
+    "premises": {"drift": "fedmlh.federated.drift"},  # checks of a config, by what has the premises
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
     "codec": {
         **dict.fromkeys(("fp32", "fp16"), "fedmlh.federated.codecs.floats"),

@@ -14,7 +14,7 @@ from fedmlh.config.settings import SETTINGS, Settings
 from fedmlh.config.text import write_toml
 from fedmlh.config.values import check_value, show
 from fedmlh.errors import UserError
-from fedmlh.parts import find_foreign
+from fedmlh.parts import find, find_foreign
 from fedmlh.untrusted import MOST_TOML, read_text
 
 #: The most that log N − 1 can be, for 2^62 training points.
@@ -80,7 +80,7 @@ class Config(Settings):
             raise UserError(
                 f"server_optimizer '{self.server_optimizer}' divides by what may be 0: set server_tau above 0"
             )
-        self._check_drift()
+        find("premises", "drift")(self)
         if self.training == "one-round":
             self._check_one_round()
         if not self.top_k:
@@ -118,51 +118,6 @@ class Config(Settings):
             raise UserError("correct needs points on which the server sees whether it helps: set validation_fraction")
         if self.shared_fraction > 0:
             raise UserError("training 'one-round' shares no points: set shared_fraction=0")
-
-    def _check_drift(self) -> None:
-        """What holds clients together is worse than nothing where its premises do not hold."""
-        if self.optimizer == "sgd" and self.prox_mu * self.learning_rate > 1:
-            raise UserError(
-                f"prox_mu {self.prox_mu:g} times learning_rate {self.learning_rate:g} is more than 1: a step of sgd "
-                f"would overshoot the global model; make one of them smaller"
-            )
-        if self.correction != "none" and self.weighting != "uniform":
-            raise UserError(f"correction '{self.correction}' counts every client the same: use weighting 'uniform'")
-        if self.correction != "none" and self.aggregation != "mean":
-            raise UserError(f"correction '{self.correction}' adds up over clients: use aggregation 'mean'")
-        kind = parse_codec(self.update_codec).kind
-        if self.correction == "scaffold" and kind in ("int2", "sketch"):
-            raise UserError(
-                f"update_codec '{self.update_codec}' leaves out more than it sends, so that the controls of correction "
-                f"'scaffold' would grow from round to round: use fp32, fp16, int8, int4, grid or topk"
-            )
-        if self.correction != "vrl-sgd":
-            return
-        if kind in ("topk", "sketch"):
-            raise UserError(
-                f"correction 'vrl-sgd' takes what update_codec '{self.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use fp32, fp16, int8, int4, int2 or grid"
-            )
-        if self.optimizer != "sgd":
-            raise UserError(
-                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd'; "
-                "'scaffold' goes with adam as well"
-            )
-        if self.learning_rate_decay != 1:
-            raise UserError(
-                "correction 'vrl-sgd' carries gradients from round to round by one learning rate: set "
-                "learning_rate_decay=1"
-            )
-        if not self.clients_per_round == self.quorum == self.num_clients:
-            raise UserError(
-                f"correction 'vrl-sgd' needs every client in every round: set clients_per_round and quorum to "
-                f"{self.num_clients} (num_clients), or use 'scaffold'"
-            )
-        if (self.server_optimizer, self.server_learning_rate, self.broadcast_codec) != ("average", 1.0, "fp32"):
-            raise UserError(
-                "correction 'vrl-sgd' takes the model that a client is sent for the plain average of all clients': use "
-                "server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
-            )
 
     @property
     def method(self) -> str:

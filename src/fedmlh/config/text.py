@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedmlh.config.section import Section, Setting
 from fedmlh.config.settings import SETTINGS
+from fedmlh.parts import list_names
 
 _WIDTH = 100
 
@@ -49,6 +50,8 @@ def _show(value: Any) -> str:
 def _show_range(setting: Setting) -> str:
     if get_origin(setting.type) is Literal:
         return f"   ({', '.join(get_args(setting.type))})"
+    if setting.part:
+        return f"   ({', '.join((*setting.also, *list_names(setting.part))) or 'none until --parts loads one'})"
     if setting.at_least is None or setting.at_most is None:
         return ""
     low, high = (int(end) if end == int(end) else end for end in (setting.at_least, setting.at_most))

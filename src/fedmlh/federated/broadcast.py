@@ -37,7 +37,7 @@ Changes = Mapping[int, bytes]
 
 
 def sends_changes(codec: str) -> bool:
-    """Whether a broadcast codec encodes what changed, not the model itself."""
+    """Say whether a broadcast codec encodes what changed, not the model itself."""
     return not parse_codec(codec).family.whole
 
 
@@ -47,56 +47,56 @@ def _whole_codec(task: Task) -> str:
 
 
 def largest_payload(task: Task) -> int:
-    """The most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
+    """Return the most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
     return make_codec(_whole_codec(task)).size(task.stack.num_parameters)
 
 
 def mean_payload(task: Task) -> int:
-    """What the model comes in on average, each change as long as it can be: a client misses K/S rounds at a time."""
+    """Return the bytes of the model on average, if changes are as long as they can be and K/S rounds are missed."""
     config, whole = task.config, largest_payload(task)
     if not sends_changes(config.broadcast_codec):
         return whole
     missed = config.num_clients / config.clients_per_round
     codec = make_codec(config.broadcast_codec)
-    change = codec.size(task.stack.num_parameters)
+    size = codec.size(task.stack.num_parameters)
     if codec.sums is not None:
         # Added up, values are at most so many times as large.
-        return min(whole, round(change + task.stack.num_parameters * math.log2(missed) / 8))
-    return min(whole, round((_LENGTH.size + change) * missed))
+        return min(whole, round(size + task.stack.num_parameters * math.log2(missed) / 8))
+    return min(whole, round((_LENGTH.size + size) * missed))
 
 
 def round_held(accepted: tuple[int, ...]) -> int:
-    """How many rounds the model had behind it on which a client's last accepted update was made; 0: the initial one."""
+    """Return the round of the model on which a client's last accepted update was made; 0: the initial model."""
     return accepted[0] - 1 if accepted else 0
 
 
-def encode_change(codec: str, seed: int, number: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
-    """What the clients are sent about a round, and the model that they hold once they have added it."""
+def encode_change(codec: str, seed: int, round_index: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
+    """Return what the clients are sent about a round, and the model that they hold once they have added it."""
     coder = make_codec(codec)
     if coder.sums is not None:
         return coder.sums.encode_change(model, held)
-    payload = coder.encode(model - held, generator(seed, "broadcast", number))
-    return payload, held + _decode(codec, seed, number, memoryview(payload), len(held)).to(held.device)
+    payload = coder.encode(model - held, generator(seed, "broadcast", round_index))
+    return payload, held + _decode(codec, seed, round_index, memoryview(payload), len(held)).to(held.device)
 
 
 def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) -> Changes:
-    """The changes of which some client may still be sent a part: not older than all, shorter than the whole model."""
+    """Return the changes that some client may still be sent: not older than all, shorter than the whole model."""
     oldest, left = min(rounds_held), make_codec(WHOLE).size(num_parameters)
     kept = {}
-    for number in sorted(changes, reverse=True):
-        left -= _LENGTH.size + len(changes[number])
-        if number <= oldest or left <= 0:
+    for round_index in sorted(changes, reverse=True):
+        left -= _LENGTH.size + len(changes[round_index])
+        if round_index <= oldest or left <= 0:
             break
-        kept[number] = changes[number]
+        kept[round_index] = changes[round_index]
     return kept
 
 
-def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, held: int) -> tuple[str, bytes]:
-    """Codec and payload for a client that holds the model of round `held`; `model` is that of the last round."""
+def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base: int) -> tuple[str, bytes]:
+    """Return codec and payload for a client that holds the model of round `base`; `model` is that of the last round."""
     if finished == 0:
         return "initial", b""
     if sends_changes(codec):
-        missing = range(held + 1, finished + 1)
+        missing = range(base + 1, finished + 1)
         parts = [part for n in missing if n in changes for part in (_LENGTH.pack(len(changes[n])), changes[n])]
         if len(parts) == 2 * len(missing) and sum(map(len, parts)) < make_codec(WHOLE).size(len(model)):
             return codec, b"".join(parts)
@@ -111,9 +111,9 @@ def write_models(
     name = task.config.broadcast_codec
     adder = make_codec(name).sums
     if not finished or adder is None:
-        return {held: write_model(name, seed, finished, model, changes, held) for held in rounds}
+        return {base: write_model(name, seed, finished, model, changes, base) for base in rounds}
     sums = adder.add_up(changes, finished, len(model), rounds)
-    written = {held: (name, payload) for held, payload in sums.items()}
+    written = {base: (name, payload) for base, payload in sums.items()}
     if len(written) < len(rounds):
         since_start = adder.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
@@ -125,7 +125,7 @@ def write_models(
 
 
 def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    """The model that a broadcast stands for, given what this client keeps, or Rejected."""
+    """Return the model that a broadcast stands for, given what this client keeps, or raise Rejected."""
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
     changes, adder = sends_changes(codec), make_codec(codec).sums
     if header.codec == "initial" and not payload:
@@ -149,51 +149,53 @@ def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: M
     return model
 
 
-def write_control(task: Task, control: Tensor) -> bytes:
-    """SCAFFOLD's control as it follows the model; in full, since no client keeps it."""
-    return make_codec(_whole_codec(task)).encode(control, generator(0, "control"))
+def write_extra(task: Task, extra: Tensor) -> bytes:
+    """Return the extra vector of a remedy for drift as it follows the model; whole, since no client keeps it."""
+    return make_codec(_whole_codec(task)).encode(extra, generator(0, "control"))
 
 
-def read_control(task: Task, payload: memoryview) -> Tensor:
-    """The control that a broadcast carries, or Rejected."""
+def read_extra(task: Task, payload: memoryview) -> Tensor:
+    """Return the extra vector that a broadcast carries, or raise Rejected."""
     try:
-        control = make_codec(_whole_codec(task)).decode(payload, task.stack.num_parameters, generator(0, "control"))
+        extra = make_codec(_whole_codec(task)).decode(payload, task.stack.num_parameters, generator(0, "control"))
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not task.stack.fits(control):
+    if not task.stack.fits(extra):
         raise Rejected(Reason.NON_FINITE, "the control contains NaN or infinity")
-    return control
+    return extra
 
 
 def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, Tensor]:
-    """What a client keeps of a model for later changes to be added to."""
+    """Return what a client keeps of a model for later changes to be added to."""
     if not sends_changes(task.config.broadcast_codec):
         return {}
     return {HELD: model, HELD_ROUND: torch.tensor(header.round - 1)}
 
 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    number = round_held(tuple(header.accepted))
-    if number == 0:
+    round_index = round_held(tuple(header.accepted))
+    if round_index == 0:
         model = task.initial(header.seed)
-    elif HELD in kept and int(kept[HELD_ROUND]) == number:
+    elif HELD in kept and int(kept[HELD_ROUND]) == round_index:
         model = kept[HELD]
     else:
-        raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
+        raise Rejected(
+            Reason.STATE, f"this client no longer has the model of round {round_index}, on which changes build"
+        )
     adder = make_codec(task.config.broadcast_codec).sums
     if adder is not None:
         return adder.add(model, payload)
     while payload:
-        number += 1
+        round_index += 1
         if len(payload) < _LENGTH.size:
-            raise ValueError(f"{len(payload)} bytes left over after the change of round {number - 1}")
+            raise ValueError(f"{len(payload)} bytes left over after the change of round {round_index - 1}")
         stop = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
         change, payload = payload[_LENGTH.size : stop], payload[stop:]
-        model = model + _decode(task.config.broadcast_codec, header.seed, number, change, len(model))
-    if number != header.round - 1:
-        raise ValueError(f"changes up to round {number}, {header.round - 1} expected")
+        model = model + _decode(task.config.broadcast_codec, header.seed, round_index, change, len(model))
+    if round_index != header.round - 1:
+        raise ValueError(f"changes up to round {round_index}, {header.round - 1} expected")
     return model
 
 
-def _decode(codec: str, seed: int, number: int, payload: memoryview, length: int) -> Tensor:
-    return make_codec(codec).decode(payload, length, generator(seed, "broadcast", number))
+def _decode(codec: str, seed: int, round_index: int, payload: memoryview, length: int) -> Tensor:
+    return make_codec(codec).decode(payload, length, generator(seed, "broadcast", round_index))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmlh.config import SETTINGS, Config
 from fedmlh.errors import UserError
+from fedmlh.federated.drift.prox import add_pull
 from fedmlh.hashing.features import FeatureMap, make_feature_map
 from fedmlh.hashing.labels import LabelMap, make_label_map
 from fedmlh.model.recipe import Recipe
@@ -98,7 +99,7 @@ class Task:
         """How every client trains in a round."""
         c = self.config
         rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
-        return Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
+        return add_pull(Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, loss_tau=c.loss_tau), c)
 
     @property
     def agreed(self) -> dict[str, Any]:

@@ -137,10 +137,10 @@ class Local:
         at_most=1e6,
         for_others=True,
     )
-    correction: Literal["none", "scaffold", "vrl-sgd"] = option(
+    correction: str = option(
         "none",
-        "Correction of client drift in local training: none, scaffold (a control vector goes both ways, which doubles "
-        "the bytes) or vrl-sgd (no more bytes, but only with sgd and all clients in every round).",
+        "Remedy for clients that drift apart in local training; docs/objectives.md says what each needs and sends.",
+        part="drift",
         for_others=True,
     )
     shared_fraction: float = option(
@@ -166,15 +166,13 @@ class Messages:
     )
     update_codec: str = option(
         "fp32",
-        "How a client's update is encoded: fp32 loses nothing; fp16, int8, int4, int2, topk-N%, sketch-N% and grid-N% "
-        "send fewer bytes and lose precision; +zlib after a name other than grid compresses the result.",
-        for_others=True,
+        "How a client's update is encoded, as family, family-N% or either with +zlib: fp32 loses nothing, other "
+        "families send fewer bytes; docs/codecs.md lists them.",
     )
     broadcast_codec: str = option(
         "fp32",
-        "How the global model is encoded: fp32 loses nothing, and fp16 little; int8, int4, topk-N% and grid-N% send "
-        "its changes in fewer bytes; +zlib after a name other than grid compresses the result.",
-        for_others=True,
+        "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send what changed since "
+        "the model that a client holds; docs/codecs.md lists them.",
     )
 
 

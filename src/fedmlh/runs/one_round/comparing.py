@@ -9,6 +9,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division
 from fedmlh.evaluation.evaluate import Values
 from fedmlh.oneround.choose import POWERS, RIDGES
+from fedmlh.oneround.exchange import Respondent
 from fedmlh.runs.one_round.closing import Closing, pick_rows
 from fedmlh.runs.population import Population
 from fedmlh.runs.rounds import Tell
@@ -44,7 +45,9 @@ def compare_clients(dataset: Dataset, division: Division, population: Population
             row = make_row(division, number, len(parts[number]), values, config.metrics)
             if config.local_baseline:
                 tell(f"solving for client {number} alone")
-                own, sums = points.take(parts[number]), population.respondent(number).sum(closing.terms, closing.seeds)
+                own = points.take(parts[number])
+                respondent = Respondent(population.task, number, *population.points(number), population.labels)
+                sums = respondent.sum(closing.terms, closing.seeds)
                 alone = closing.appoint(closing.pose(sums), own).choose(RIDGES, POWERS)
                 judged = closing.evaluator.judge(alone.labels, own.Y)
                 row |= {f"{name}_alone": judged[name] for name in ("precision", *config.metrics)}

@@ -22,7 +22,8 @@ from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.exchange import SUMS, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import SUMS, Respondent, Terms
 from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.wire import decode_sums, read_points
 from fedmlh.runs.folder import RunFolder
@@ -143,13 +144,13 @@ def read_messages(run: RunFolder) -> dict[int, bytes]:
 
 def add_up(desk: Desk, messages: dict[int, bytes], terms: Terms, num_slots: int) -> Sums:
     """Return the sums of all these clients."""
-    adder = Adder()
+    adder = Adder(num_slots, desk.num_outputs)
     for client, message in messages.items():
         try:
             adder.add(desk.read_sums(client, message, terms, num_slots))
         except Rejected as refusal:
             raise UserError(f"the sums of client {client} cannot be used ({refusal}): train again") from None
-    return adder.total(num_slots, desk.num_outputs)
+    return adder.result()
 
 
 def _decode_own(payload: bytes, desk: Desk, num_slots: int) -> Sums:

@@ -17,7 +17,10 @@ from torch import Tensor
 from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.drift import find_remedy
+from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import Task
+from fedmlh.federated.transforms.transform import Delta
 from fedmlh.model.losses import find_loss
 
 #: A step may be this many times as long as the usual one. Nearly all honest ones stay below that.
@@ -38,7 +41,7 @@ _GRADIENT_SLACK = 32.0
 
 @dataclass(frozen=True)
 class Lengths:
-    """What counted lately: lengths of updates per step, and of the first controls of clients."""
+    """What counted lately: lengths of updates per step, and of the first extra vectors of clients."""
 
     steps: tuple[float, ...] = ()
     controls: tuple[float, ...] = ()
@@ -46,12 +49,34 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The longest update of each client, and the longest change of a control, that count whole."""
+    """The longest update of each client, and the longest extra vector, that count whole."""
 
     updates: Mapping[int, float]
-    control: float
-    #: Whether a longer update is scaled down; else it is refused. A control is always refused.
+    extra: float
+    #: Whether a longer update is scaled down; else it is refused. A longer extra vector is always refused.
     scales: bool
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Scales a delta that is too long down to a bound, or refuses it."""
+
+    longest: float
+    scales: bool
+    name: str = "update"
+
+    def apply(self, delta: Delta) -> Delta:
+        """Return a delta that is no longer than the bound, or raise Rejected."""
+        length = delta.length
+        if length <= self.longest:
+            return delta
+        if not self.scales:
+            raise Rejected(
+                Reason.RANGE,
+                f"root-mean-square change of the {self.name} {length:.3g}, at most {self.longest:.3g} is plausible "
+                f"(clip=off)",
+            )
+        return delta.scale(self.longest / length)
 
 
 class Clipping:
@@ -67,35 +92,35 @@ class Clipping:
     def bounds(self, clients: Iterable[int], recent: Lengths) -> Bounds:
         """Return the bounds for clients of the next round."""
         config, recipe = self.task.config, self.task.recipe
-        scales = config.correction == "none"  # the states of the corrections assume that all of an update counted
+        scales = not find_remedy(config).keeps
         if config.clip == "off":
             return Bounds(dict.fromkeys(clients, math.inf), math.inf, scales)
         inflation, gradient = make_codec(config.update_codec).inflation, _gradient_length(self.task)
         first = recipe.learning_rate * (_STEP_SLACK if recipe.adam else gradient)
         step = _usual(recent.steps, first * inflation) * (1.0 if scales else REFUSAL_SLACK)
-        control = _usual(recent.controls, gradient * inflation) * REFUSAL_SLACK
-        return Bounds({client: self.steps[client] * step for client in clients}, control, scales)
+        extra = _usual(recent.controls, gradient * inflation) * REFUSAL_SLACK
+        return Bounds({client: self.steps[client] * step for client in clients}, extra, scales)
 
     def find_excess(
-        self, updates: Mapping[int, float], controls: Mapping[int, float], recent: Lengths
+        self, updates: Mapping[int, float], extras: Mapping[int, float], recent: Lengths
     ) -> dict[int, float]:
-        """Return the clients whose updates, or changes of controls, are too long, and how many times."""
+        """Return the clients whose updates, or extra vectors, are too long, and how many times."""
         bounds = self.bounds(updates, recent)
         times = {
-            client: max(length / bounds.updates[client], controls.get(client, 0.0) / bounds.control)
+            client: max(length / bounds.updates[client], extras.get(client, 0.0) / bounds.extra)
             for client, length in updates.items()
         }
         return {client: times[client] for client in sorted(times) if times[client] > 1}
 
-    def remember(self, recent: Lengths, updates: Mapping[int, float], controls: Mapping[int, float]) -> Lengths:
-        """Return what counts as recent after a round with updates of these lengths, and first controls of these.
+    def remember(self, recent: Lengths, updates: Mapping[int, float], extras: Mapping[int, float]) -> Lengths:
+        """Return what counts as recent after a round with updates of these lengths, and first extra vectors of these.
 
-        Later changes of a control are no measure: they are differences, and much shorter than a first control.
+        Later extra vectors of a client are no measure: they are differences, and much shorter than its first.
         """
         most = max(_FEWEST, _ROUNDS * self.task.config.clients_per_round)
         steps = [updates[client] / self.steps[client] for client in sorted(updates)]
-        changes = [controls[client] for client in sorted(controls)]
-        return Lengths((*recent.steps, *steps)[-most:], (*recent.controls, *changes)[-most:])
+        firsts = [extras[client] for client in sorted(extras)]
+        return Lengths((*recent.steps, *steps)[-most:], (*recent.controls, *firsts)[-most:])
 
 
 def _usual(recent: tuple[float, ...], first: float) -> float:
