@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, diags_array
-from script import make_parser, run_missing, table, train
+from script import Rows, make_parser, run_missing, table, train
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.federated.messages import Rejected, StatisticsHeader, pack, unpack
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.one_round.collecting import Post
 from fedmlh.runs.population import Population
 
