@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from script import make_parser, mean_of, run_missing, train
+from script import Rows, make_parser, mean_of, run_missing, train, write
 
 import fedmlh
-from fedmlh.runs.jobs import Job, Rows, describe_machine, write_json
+from fedmlh.runs.jobs import Job, describe_machine
 
 SEARCH = {
     "hidden_sizes": [[], [256], [1024]],
@@ -58,8 +58,7 @@ def main() -> None:
             )
             for settings, seed in product(candidates, seeds)
         ]
-        run_missing(jobs, kept, arguments)
-        return [found["precision"] for found in map(kept.find, jobs) if found]
+        return [found["precision"] for found in run_missing(jobs, kept, arguments)]
 
     candidates = [dict(zip(SEARCH, values, strict=True)) for values in product(*SEARCH.values())]
     tried = [
@@ -78,7 +77,7 @@ def main() -> None:
         "test_precision": test,
         "machine": describe_machine("auto"),
     }
-    write_json(arguments.out, result)
+    write(arguments.out, result)
     kept.path.unlink()
     shown = {k: f"{100 * value['mean']:.1f} ± {100 * value['sd']:.1f}" for k, value in test.items()}
     print("winner", winner, "test", shown)

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from script import make_parser, run_missing, table, train
+from script import Rows, make_parser, run_missing, table, train
 
 import fedmlh
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 
 Settings = dict[str, Any]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from script import make_parser, run_missing, table, train
+from script import Rows, make_parser, run_missing, table, train
 
 from fedmlh import Config
-from fedmlh.runs.jobs import Job, Rows
+from fedmlh.runs.jobs import Job
 
 #: What the others are compared with.
 BASE = "int4+zlib"

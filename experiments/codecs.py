@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import torch
-from script import table
+from script import table, write
 from torch import Tensor
 
 from fedmlh import Config
@@ -20,7 +20,7 @@ from fedmlh.federated.messages import UpdateHeader, unpack
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
-from fedmlh.runs.jobs import describe_machine, write_json
+from fedmlh.runs.jobs import describe_machine
 from fedmlh.runs.population import Population
 
 CODECS = "fp32 fp16 int8 int4 int2 topk-10% topk-1% sketch-25% sketch-10%".split()
@@ -36,7 +36,7 @@ def main() -> None:
     names = [name + suffix for name in CODECS for suffix in ("", "+zlib")] + GRIDS
     rows = [measure(name, change) for name in names]
     result = {"machine": describe_machine("cpu"), "num_parameters": len(change), "draws": DRAWS, "codecs": rows}
-    write_json(Path(sys.argv[2]), result)
+    write(Path(sys.argv[2]), result)
     heads = ["codec", "bytes", "bits per value", "error of one", "error of the mean of 20", "encode, ms", "decode, ms"]
     digits = {"bytes": 0, "bits": 2, "error": 4, "error_mean": 4, "encode_ms": 0, "decode_ms": 0}
     lines = [[f"`{row['codec']}`", *(f"{row[name]:,.{places}f}" for name, places in digits.items())] for row in rows]

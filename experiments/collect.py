@@ -4,7 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from fedmlh.runs.jobs import describe_machine, write_json
+from script import write
+
+from fedmlh.runs.jobs import describe_machine
 
 
 def main() -> None:
@@ -13,7 +15,7 @@ def main() -> None:
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
     for run in runs:
         run.pop("clients", None)
-    write_json(target, {"machine": describe_machine("auto"), "runs": runs})
+    write(target, {"machine": describe_machine("auto"), "runs": runs})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from script import load, make_parser, run_missing, train
+from script import Rows, load, make_parser, run_missing, train
 
 import fedmlh
 from fedmlh.data.dataset import Split
@@ -35,7 +35,7 @@ from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.evaluation.label_recall import LabelRecall
 from fedmlh.model.ranking import best_labels
 from fedmlh.planning.choices import settle
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.model_folder import load_bundle
 from fedmlh.sizing import RULE, Shape
 

@@ -1,11 +1,10 @@
 """Whether error feedback would help the integer codecs: python experiments/feedback.py DATA OUT.json [--seeds 3]
 
 `recommended` at the size of the paper's model, each codec on the updates, as it is and with what rounding left out kept
-by the client and added to its next update. Figures are of the validation part, at its best round. What OUT.json holds
-is not run again.
+by the client and added to its next update. Figures are of the validation part, at its best round. What an earlier call
+has finished lies beside OUT.json until all is done.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,15 +14,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from script import make_parser, run_missing, train
+from script import Rows, make_parser, run_missing, train, write
 
 from fedmlh import Config
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec, update_draws
 from fedmlh.federated.messages import UpdateHeader, unpack
-from fedmlh.model.local_training import train_shard as train_locally
-from fedmlh.runs.jobs import Found, Job, describe_machine, write_json
+from fedmlh.model.local_training import train_shard
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.population import Population
 
 CODECS = ("int8", "int4", "int2")
@@ -46,8 +45,8 @@ class RememberingClient:
 
     def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
         """Train, and keep in memory what the update leaves out."""
-        work = self.client.accept(broadcast, memory)
-        trained, loss = train_locally(self.client.task.stack, work.model, work.shard, work.recipe, work.orders)
+        work = self.client.accept(self.client.read(broadcast), memory)
+        trained, loss = train_shard(self.client.task.stack, work.model, work.shard, work.recipe, work.orders)
         change = trained - work.model + work.kept.get("residual", torch.zeros(()))
         # As an update of zeros, which adds no rounding of its own.
         reply, memory = self.client.reply(replace(work, model=torch.zeros_like(change)), change, loss)
@@ -73,55 +72,27 @@ def measure(data: str, codec: str, way: str, seed: int) -> dict[str, Any]:
     return {"figure": float(summary["validation"]["precision"]["1"])}
 
 
-class Figures:
-    """Figures by codec, way and seed, in one file."""
-
-    def __init__(self, path: Path, data: str) -> None:
-        self.path = path
-        self.result: dict[str, Any] = {
-            "machine": describe_machine("cpu"),
-            "data": data,
-            "measure": "validation P@1",
-            "codecs": [{"codec": codec, **{way: [] for way in WAYS}} for codec in CODECS],
-        }
-        if path.exists():
-            self.result = json.loads(path.read_text())
-
-    def figures(self, job: Job) -> list[float | None]:
-        """Return the figures of a codec and a way, seed after seed."""
-        return next(row[job.key["way"]] for row in self.result["codecs"] if row["codec"] == job.key["codec"])
-
-    def find(self, job: Job) -> Found | None:
-        """Return a figure that is known."""
-        known = dict(enumerate(self.figures(job))).get(job.key["seed"])
-        return None if known is None else {"figure": known}
-
-    def keep(self, job: Job, found: Found) -> None:
-        """Put a figure in its place."""
-        figures, seed = self.figures(job), job.key["seed"]
-        figures += [None] * (seed + 1 - len(figures))
-        figures[seed] = found["figure"]
-        write_json(self.path, self.result)
-
-
 def main() -> None:
     """Measure all and print the differences, seed by seed."""
     parser = make_parser(__doc__)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    kept = Figures(arguments.out, arguments.data.name)
-    jobs = [
-        Job({"codec": codec, "way": way, "seed": seed}, measure, (str(arguments.data), codec, way, seed))
-        for codec, way, seed in product(CODECS, WAYS, range(arguments.seeds))
-    ]
-    run_missing(jobs, kept, arguments)
-    for row in kept.result["codecs"]:
-        before, after = (row[way] for way in WAYS)
-        gains = [100 * (b - a) for a, b in zip(before, after, strict=True)]
+    kept = Rows(arguments.out.with_suffix(".jsonl"))
+    runs = list(product(CODECS, WAYS, range(arguments.seeds)))
+    jobs = [Job(dict(zip(("codec", "way", "seed"), run, strict=True)), measure, (arguments.data, *run)) for run in runs]
+    found = dict(zip(runs, run_missing(jobs, kept, arguments), strict=True))
+    rows = []
+    for codec in CODECS:
+        ways = {way: [found[codec, way, seed]["figure"] for seed in range(arguments.seeds)] for way in WAYS}
+        gains = [100 * (b - a) for a, b in zip(*ways.values(), strict=True)]
+        rows.append({"codec": codec, **ways})
         spread = f" ± {stdev(gains):.1f}" if len(gains) > 1 else ""
-        print(f"{row['codec']}: {100 * fmean(before):.1f}, feedback {fmean(gains):+.1f}{spread}")
+        print(f"{codec}: {100 * fmean(ways['as it is']):.1f}, feedback {fmean(gains):+.1f}{spread}")
+    measured = {"machine": describe_machine("cpu"), "data": Path(arguments.data).name, "measure": "validation P@1"}
+    write(arguments.out, {**measured, "codecs": rows})
+    kept.path.unlink()
 
 
 if __name__ == "__main__":

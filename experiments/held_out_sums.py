@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from script import make_parser, run_missing, show_precision, table, train
+from script import make_parser, run_missing, show_precision, table, train, write
 
 import fedmlh
-from fedmlh.runs.jobs import Found, Job, write_json
+from fedmlh.runs.jobs import Found, Job
 
 _KEPT = ("precision", "ridge", "ridge_from", "count_power", "bytes_up", "bytes_down", "seconds_per_round", "slots")
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
@@ -48,7 +48,7 @@ class Sets:
     def keep(self, job: Job, found: Found) -> None:
         """Add a way."""
         self.sets.setdefault(job.key["data"], {})[job.key["way"]] = found
-        write_json(self.path, self.sets)
+        write(self.path, self.sets)
 
 
 def show(result: dict[str, dict[str, Found]]) -> str:

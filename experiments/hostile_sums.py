@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, diags_array
-from script import make_parser, run_missing, table, train
+from script import Rows, make_parser, run_missing, table, train
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
@@ -24,7 +24,7 @@ from fedmlh.federated.mail import Outbox, Reply
 from fedmlh.federated.messages import StatisticsHeader, pack, unpack
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.population import Population
 
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}

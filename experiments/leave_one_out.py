@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 from networks import HASHED
-from script import mean_of, table
+from script import Rows, mean_of, table
 
 import fedmlh
-from fedmlh.runs.jobs import Rows
 from fedmlh.sizing import RULE, Rule, Shape, numbers_within
 
 BUDGET = 16 << 20

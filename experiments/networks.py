@@ -20,10 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from script import make_parser, mean_of, run_missing, table, train
+from script import Rows, make_parser, mean_of, run_missing, table, train
 
 import fedmlh
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.sizing import Rule, Shape, choose_sizes, fit_width, numbers_within
 
 

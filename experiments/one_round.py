@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script import load, make_parser, mean_of, run_missing, show_precision, table
+from script import load, make_parser, mean_of, run_missing, show_precision, table, write
 
 import fedmlh
-from fedmlh.runs.jobs import Found, Job, describe_machine, write_json
+from fedmlh.runs.jobs import Found, Job, describe_machine
 
 #: The first of them is the one whose figures are shown.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ class Sets:
             entry["runs"].append({**job.key, **found})
         else:
             entry |= found
-        write_json(self.path, self.sets)
+        write(self.path, self.sets)
 
 
 def show(result: dict[str, Any], central: dict[str, Any]) -> str:

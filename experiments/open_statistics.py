@@ -12,13 +12,13 @@ from statistics import fmean
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from script import write
 
 import fedmlh
 from fedmlh.data.division import divide
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.oneround.points import Slots, round_points
 from fedmlh.oneround.sums import Sums
-from fedmlh.runs.jobs import write_json
 
 
 def find_readable(X: csr_matrix, Y: csr_matrix) -> np.ndarray:
@@ -60,7 +60,7 @@ def main() -> None:
             shares.append(float(found.mean()))
         result[str(clients)] = {"mean": fmean(shares), "least": min(shares), "most": max(shares)}
         print(f"{clients} sites: {100 * fmean(shares):.1f} % of a site's points can be read ({result[str(clients)]})")
-    write_json(arguments.out, {"data": arguments.data.name, "clients": result})
+    write(arguments.out, {"data": arguments.data.name, "clients": result})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from script import make_parser, run_missing, table, train
+from script import Rows, make_parser, run_missing, table, train
 from torch import Tensor
 
 import fedmlh
@@ -28,7 +28,7 @@ from fedmlh.federated.codecs import make_codec, update_draws
 from fedmlh.federated.mail import Outbox, Reply
 from fedmlh.federated.messages import UpdateHeader, pack, unpack
 from fedmlh.federated.validate import Expected
-from fedmlh.runs.jobs import Job, Rows, describe_machine
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.population import Population
 
 #: A site's honest change, the root-mean-square the server allows, random draws -> what the site sends.

@@ -14,6 +14,7 @@ import fedmlh
 from fedmlh.engines.local import live_in_process
 from fedmlh.runs.jobs import Found, Job, Store, choose_processes, run_jobs
 from fedmlh.runs.population import Engine
+from fedmlh.storage import write_atomically
 
 #: Returns the data set of a folder, which a process reads once.
 load = cache(fedmlh.load)
@@ -26,13 +27,18 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def run_missing(jobs: Iterable[Job], store: Store, arguments: argparse.Namespace) -> None:
-    """Run what the store does not have, with a line per job that ends; a script ends here if any is missing."""
+def run_missing(jobs: Iterable[Job], store: Store, arguments: argparse.Namespace) -> list[Found]:
+    """Return what each job has found, after running those that the store does not have.
+
+    There is a line per job that ends. The script ends here if a job has failed, or time is over.
+    """
+    jobs = list(jobs)
     device, minutes = getattr(arguments, "device", "cpu"), getattr(arguments, "minutes", math.inf)
     processes = arguments.jobs or choose_processes(device)
-    missing = run_jobs(jobs, store, processes=processes, minutes=minutes, watch=tell).missing
-    if missing:
-        raise SystemExit(f"{len(missing)} jobs are missing: give the same command again")
+    results = run_jobs(jobs, store, processes=processes, minutes=minutes, watch=tell)
+    if results.missing:
+        raise SystemExit(f"{len(results.missing)} jobs are missing: give the same command again")
+    return [results.found[job.name] for job in jobs]
 
 
 def tell(job: Job, outcome: Found | str, done: float, total: float) -> None:
@@ -52,6 +58,39 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         done = fedmlh.run(config, load(data), Path(folder) / "run", engine=engine, workers=1)
         return done.summary, list(map(json.loads, (done.folder / "metrics.jsonl").read_text().splitlines()))
+
+
+class Rows:
+    """Results as rows of one file, each behind the key of its job: a JSON list, or in a .jsonl file a line per row."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what earlier calls have kept."""
+        self.path, self.lines = path, path.suffix == ".jsonl"
+        text = path.read_text() if path.exists() else "" if self.lines else "[]"
+        self.rows: list[Found] = list(map(json.loads, text.splitlines())) if self.lines else json.loads(text)
+
+    def find(self, job: Job) -> Found | None:
+        """Return the first row that has the key of this job."""
+        key = _as_read(job.key)
+        return next((row for row in self.rows if key.items() <= row.items()), None)
+
+    def keep(self, job: Job, found: Found) -> None:
+        """Add a row to the file."""
+        self.rows.append(_as_read({**job.key, **found}))
+        if self.lines:
+            with self.path.open("a") as file:
+                file.write(json.dumps(self.rows[-1]) + "\n")
+        else:
+            write(self.path, self.rows)
+
+
+def _as_read(content: Found) -> Found:
+    return dict(json.loads(json.dumps(content)))
+
+
+def write(path: Path, content: Any) -> None:
+    """Put a file in place in one step."""
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def show_precision(precision: dict[str, float]) -> str:

@@ -14,7 +14,7 @@ from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.drift.vrl_sgd import find_delta
 from fedmlh.federated.messages import Reason
-from fedmlh.model.local_training import Shard, draw_orders, train
+from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 from fedmlh.parts import OWN
@@ -95,12 +95,12 @@ def test_trained_together_or_one_by_one(settings):
     task, seeds = fed.server.task, fed.server.seeds
 
     class Together:
-        def train(self, models, clients, orders, learning_rate, corrections):
+        def train_shard(self, models, clients, orders, learning_rate, corrections):
             recipe = dataclasses.replace(task.recipe, learning_rate=learning_rate)
             corrections = corrections or [None] * len(clients)
             shards = [fed.clients[k].prepare(seeds) for k in clients]
             return [
-                train(task.stack, model, shard, recipe, order, correction)
+                train_shard(task.stack, model, shard, recipe, order, correction)
                 for model, shard, order, correction in zip(models, shards, orders, corrections, strict=True)
             ]
 
@@ -118,8 +118,8 @@ def test_a_correction_of_zero_changes_no_bit_of_sgd():
     )
     orders = draw_orders(len(shard), recipe, np.random.default_rng(0))
     start = stack.initial(0)
-    zero = train(stack, start, shard, recipe, orders, torch.zeros_like(start))
-    assert torch.equal(zero[0], train(stack, start, shard, recipe, orders)[0])
+    zero = train_shard(stack, start, shard, recipe, orders, torch.zeros_like(start))
+    assert torch.equal(zero[0], train_shard(stack, start, shard, recipe, orders)[0])
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 import ast
 import importlib
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmlh.runs.jobs import Job, Rows
+from fedmlh.runs.jobs import Job
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -64,7 +63,7 @@ def import_script(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("stage", ["sets", "alone", "tuned", "grid", "many", "parts", "changes"])
 def test_what_evidence_has_measured_is_not_measured_again(stage: str, monkeypatch: pytest.MonkeyPatch):
     evidence = import_script("evidence", monkeypatch)
-    kept = Rows(RESULTS / "evidence" / f"{stage}.jsonl")
+    kept = evidence.Rows(RESULTS / "evidence" / f"{stage}.jsonl")
     folders = sorted({f"some/folder/{row['job'][0]}" for row in kept.rows})
     seeds = 1 + max(row["job"][3] for row in kept.rows)
     found = [row for job in evidence.list_jobs(stage, folders, seeds, "cpu") if (row := kept.find(job))]
@@ -73,38 +72,37 @@ def test_what_evidence_has_measured_is_not_measured_again(stage: str, monkeypatc
 
 
 RUN = {"data": "Bibtex", "variant": "K 10, iid", "seed": 0}
-FIGURE = {"codec": "int4", "way": "as it is", "seed": 2}
 
 
 @pytest.mark.parametrize(
-    ("script", "store", "known", "new", "found"),
+    ("script", "known", "new"),
     [
-        ("one_round", "Sets", RUN, {**RUN, "seed": 7}, {"ridge": 2.0}),
-        (
-            "held_out_sums",
-            "Sets",
-            {"data": "Bibtex", "way": "default"},
-            {"data": "other", "way": "default"},
-            {"ridge": 2.0},
-        ),
-        ("feedback", "Figures", FIGURE, {**FIGURE, "seed": 3}, {"figure": 0.5}),
+        ("one_round", RUN, {**RUN, "seed": 7}),
+        ("held_out_sums", {"data": "Bibtex", "way": "default"}, {"data": "other", "way": "default"}),
     ],
 )
-def test_results_of_other_forms_are_found_and_added_to(
-    script: str,
-    store: str,
-    known: dict[str, Any],
-    new: dict[str, Any],
-    found: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_results_by_data_set_are_found_and_added_to(
+    script: str, known: dict[str, Any], new: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     module, path = import_script(script, monkeypatch), tmp_path / "result.json"
     shutil.copy(RESULTS / f"{script.replace('_', '-')}.json", path)
-    read = partial(getattr(module, store), path, *(["EurLex"] if store == "Figures" else []))
-    earlier = read().find(Job(known, print))
+    earlier = module.Sets(path).find(Job(known, print))
     assert earlier
-    assert read().find(Job(new, print)) is None
-    read().keep(Job(new, print), found)
-    assert found.items() <= read().find(Job(new, print)).items()
-    assert read().find(Job(known, print)) == earlier
+    assert module.Sets(path).find(Job(new, print)) is None
+    module.Sets(path).keep(Job(new, print), {"ridge": 2.5})
+    assert module.Sets(path).find(Job(new, print))["ridge"] == 2.5
+    assert module.Sets(path).find(Job(known, print)) == earlier
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_rows_are_found_by_their_keys_and_added_to_a_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script, path = import_script("script", monkeypatch), tmp_path / f"rows.{suffix}"
+    one, other = (Job({"method": ("tables", tables), "seed": 0}, print) for tables in (4, 8))
+    script.Rows(path).keep(one, {"sizes": (1, 2)})
+    before = path.read_text()
+    rows = script.Rows(path)
+    assert rows.find(one) == {"method": ["tables", 4], "seed": 0, "sizes": [1, 2]}
+    assert rows.find(other) is None
+    rows.keep(other, {"sizes": ()})
+    assert script.Rows(path).rows == rows.rows == [rows.find(one), rows.find(other)]
+    assert path.read_text().startswith(before.rstrip("]\n"))

@@ -4,7 +4,6 @@ A job runs with one thread in another process, which lives no longer than the on
 is named with the reason, and does not cost the others.
 """
 
-import json
 import math
 import multiprocessing
 import os
@@ -25,7 +24,6 @@ import torch
 
 from fedmlh.errors import UserError
 from fedmlh.model.device import pick_device
-from fedmlh.storage import write_atomically
 
 #: Memory that a job may need: data, a model or two, and what torch itself takes.
 _JOB_MEMORY = 3 << 30
@@ -119,41 +117,6 @@ def run_jobs(
     return results
 
 
-class Rows:
-    """Results as rows of one file, each behind the key of its job: a JSON list, or in a .jsonl file a line per row."""
-
-    def __init__(self, path: Path) -> None:
-        """Read what earlier calls have kept."""
-        self.path = path
-        self.rows: list[Found] = []
-        if path.exists():
-            text = path.read_text("utf-8")
-            self.rows = list(map(json.loads, text.splitlines())) if self._lines else json.loads(text)
-
-    def find(self, job: Job) -> Found | None:
-        """Return the first row that has the key of this job."""
-        key = _as_read(job.key)
-        return next((row for row in self.rows if key.items() <= row.items()), None)
-
-    def keep(self, job: Job, found: Found) -> None:
-        """Add a row to the file."""
-        self.rows.append(_as_read({**job.key, **found}))
-        if self._lines:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self.rows[-1]) + "\n")
-        else:
-            write_json(self.path, self.rows)
-
-    @property
-    def _lines(self) -> bool:
-        return self.path.suffix == ".jsonl"
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Put a file in place for people to read."""
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
 def choose_processes(device: str) -> int:
     """Return as many processes as cores and free memory allow."""
     room = max(1, _free_memory() // _JOB_MEMORY)
@@ -224,11 +187,6 @@ def _start_worker(alive: Connection) -> None:
 def _end_with_parent(alive: Connection) -> None:
     alive.poll(None)
     os._exit(1)
-
-
-def _as_read(content: Found) -> Found:
-    """Return what JSON gives back."""
-    return dict(json.loads(json.dumps(content)))
 
 
 def _free_memory() -> int:

@@ -171,8 +171,8 @@ class Messages:
     )
     broadcast_codec: str = option(
         "fp32",
-        "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send what changed since "
-        "the model that a client holds; docs/codecs.md lists them.",
+        "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send what changed "
+        "since the model that a client holds; docs/codecs.md lists them.",
     )
 
 
