@@ -9,7 +9,7 @@ import torch
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
 from fedmlh.federated.drift.scaffold import Scaffold
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
+from fedmlh.federated.messages import MAX_HEADER, BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.model.local_training import full_gradient
 from five_clients import ALGORITHMS, BASE, POINTS, Federation
 
@@ -147,3 +147,11 @@ def test_an_update_with_a_control_that_nobody_asked_for_is_refused():
 def test_what_would_keep_the_control_from_being_the_mean_is_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         BASE.replace(correction="scaffold", **settings)
+
+
+def test_the_control_of_a_large_model_fits_into_the_largest_messages():
+    """Both doors leave room for two vectors of a model that is longer than any header."""
+    fed = Federation(BASE.replace(correction="scaffold", hidden_sizes=(800,), learning_rate=0.01), POINTS)
+    reports = list(fed.run(2))
+    assert not any(report.refused for report in reports)
+    assert min(len(message) for message in fed.up + fed.down[3:]) > MAX_HEADER + 4 * len(fed.state.model)

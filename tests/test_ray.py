@@ -15,11 +15,13 @@ from careless import careless
 from fedmlh import cli
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
+from fedmlh.engines.replay import read_log, replay
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
+from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.population import Population
 from tiny import TINY
 
@@ -126,6 +128,9 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     (line,) = (json.loads(line) for line in (tmp_path / "ray" / "participation.jsonl").read_text().splitlines())
     assert [(entry["client"], entry["reason"]) for entry in line["refused"]] == [(victim, Reason.FAILED)]
     assert line["accepted"] == [client for client in line["sampled"] if client != victim]
+    replay(*read_log(RunFolder(tmp_path / "ray")), DATA, tmp_path / "again")
+    sent = [RunFolder(tmp_path / name).read_metrics()[0]["bytes_down"] for name in ("ray", "again")]
+    assert sent[0] == sent[1], "a client that was lost has been sent the round all the same"
 
 
 @pytest.mark.parametrize(

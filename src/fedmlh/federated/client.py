@@ -80,6 +80,7 @@ class _Sent:
 
     @cached_property
     def decoded(self) -> Tensor:
+        """Decode it, when it is first asked for."""
         draws = self._draws(self._header.seed, self._header)
         return self._codec.decode(memoryview(self.payload), self._length, draws)
 
@@ -137,10 +138,9 @@ class Client:
     def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
         """Return the update that answers an assignment once it has been trained, and the client's memory."""
         config, header = self.task.config, work.header
-        codec = make_codec(config.update_codec)
-        delta = trained - work.model
-        applied = []
-        for transform in (transforms := list_at_client(config)):
+        codec, transforms = make_codec(config.update_codec), list_at_client(config)
+        delta, applied = trained - work.model, []
+        for transform in transforms:
             delta = transform.apply(delta, work.kept)
             applied.append(delta)
         update, beside = _Sent(codec, delta, update_draws, header), b""

@@ -94,7 +94,7 @@ class Outbox(Generic[PartT]):
         self._write = write
 
     def write(self, client_id: int) -> Letter:
-        """Return header and payload for a client, which count as sent.
+        """Return header and payload for a client, to be packed elsewhere; they count as sent.
 
         Clients that are sent the same share one payload.
         """
@@ -104,7 +104,9 @@ class Outbox(Generic[PartT]):
 
     def __call__(self, client_id: int) -> bytes:
         """Return the message for a client, which counts as sent."""
-        return pack(*self.write(client_id))
+        message = pack(*self._write(client_id))
+        self.sent.append((client_id, len(message)))
+        return message
 
 
 #: How an engine reaches clients: given whom to ask and what each is sent, it yields (client, reply) in any order, or
