@@ -95,7 +95,7 @@ def test_trained_together_or_one_by_one(settings):
     task, seeds = fed.server.task, fed.server.seeds
 
     class Together:
-        def train_shard(self, models, clients, orders, learning_rate, corrections):
+        def train_clients(self, models, clients, orders, learning_rate, corrections):
             recipe = dataclasses.replace(task.recipe, learning_rate=learning_rate)
             corrections = corrections or [None] * len(clients)
             shards = [fed.clients[k].prepare(seeds) for k in clients]

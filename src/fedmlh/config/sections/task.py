@@ -168,11 +168,13 @@ class Messages:
         "fp32",
         "How a client's update is encoded, as family, family-N% or either with +zlib: fp32 loses nothing, other "
         "families send fewer bytes; docs/codecs.md lists them.",
+        for_others=True,
     )
     broadcast_codec: str = option(
         "fp32",
         "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send what changed "
         "since the model that a client holds; docs/codecs.md lists them.",
+        for_others=True,
     )
 
 
