@@ -1,6 +1,6 @@
 """All that a run can be told: settings in sections, presets, and files of settings."""
 
-from fedmlh.config.codecs import parse_codec
+from fedmlh.config.codecs import list_families, parse_codec
 from fedmlh.config.config import Config, parse_setting, presets
 from fedmlh.config.section import Section, Setting
 from fedmlh.config.sections.data import MAX_SYNTHETIC
@@ -15,6 +15,7 @@ __all__ = [
     "Section",
     "Setting",
     "explain_settings",
+    "list_families",
     "parse_codec",
     "parse_setting",
     "presets",

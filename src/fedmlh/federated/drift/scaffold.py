@@ -7,7 +7,7 @@ and travels beside the model. Clients send how their control changes.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fedmlh.config import parse_codec
+from fedmlh.config import list_families, parse_codec
 from fedmlh.errors import UserError
 from fedmlh.federated.drift.remedy import Remedy, Trained, check_sums
 from fedmlh.parts import register
@@ -31,10 +31,11 @@ class Scaffold(Remedy):
     def check_premises(self, config: "Config") -> None:
         """Refuse what would keep c from being the mean of all c_k."""
         check_sums(config)
-        if parse_codec(config.update_codec).kind in ("int2", "sketch"):
+        if parse_codec(config.update_codec).family.leaves_more:
             raise UserError(
                 f"update_codec '{config.update_codec}' leaves out more than it sends, so that the controls of "
-                f"correction 'scaffold' would grow from round to round: use fp32, fp16, int8, int4, grid or topk"
+                f"correction 'scaffold' would grow from round to round: use "
+                f"{list_families(lambda family: not family.leaves_more)}"
             )
 
     def correct(

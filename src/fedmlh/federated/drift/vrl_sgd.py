@@ -7,7 +7,7 @@ model that it is sent, the average of where all clients ended, and x_k is where 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fedmlh.config import parse_codec
+from fedmlh.config import list_families, parse_codec
 from fedmlh.errors import UserError
 from fedmlh.federated.drift.remedy import Remedy, Trained, check_sums
 from fedmlh.parts import register
@@ -31,10 +31,10 @@ class VrlSgd(Remedy):
     def check_premises(self, config: "Config") -> None:
         """Refuse what would keep x̂ from being the average, or Σ Δ_k from being zero."""
         check_sums(config)
-        if parse_codec(config.update_codec).kind in ("topk", "sketch"):
+        if not parse_codec(config.update_codec).family.every_value:
             raise UserError(
                 f"correction 'vrl-sgd' takes what update_codec '{config.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use fp32, fp16, int8, int4, int2 or grid"
+                f"would make up for it again and again: use {list_families(lambda family: family.every_value)}"
             )
         if config.optimizer != "sgd":
             raise UserError(
