@@ -77,13 +77,10 @@ def predict(
         for line, predictions in zip(text, model.predict(text, top), strict=True):
             console.print(line, style="bold", soft_wrap=True)
             for label in predictions:
-                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})")
+                console.print(f"  {label['score']:8.3f}  {label['name']}  ({label['key']})")
         console.print(model.score_meaning, style="dim", soft_wrap=True)
         return
-    answers = (
-        {"point": number, "labels": [vars(label) for label in labels]}
-        for number, labels in enumerate(model.predict_stream(source, top))
-    )
+    answers = ({"point": number, "labels": labels} for number, labels in enumerate(model.predict_stream(source, top)))
     if out is not None:
         write_atomically(out, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
     else:
