@@ -28,9 +28,8 @@ import torch
 from torch import Tensor
 
 import fedmlh
-from fedmlh.model.decode import label_scores
-from fedmlh.model.decoder import Decoder
 from fedmlh.model.losses import find_loss
+from fedmlh.model.ranking import Decoder, label_scores
 from fedmlh.model.stack import forward_sparse
 
 K = 5

@@ -90,7 +90,7 @@ def measure(
     trainer = CudaTrainer(stack, recipe, shards, device, tf32=True)
     start = stack.initial(0).to(device)
     orders = [np.random.default_rng(c).permutation(STEPS * BATCH)[None] for c in range(CLIENTS)]
-    results = trainer.train([start] * CLIENTS, list(range(CLIENTS)), orders, recipe.learning_rate)
+    results = trainer.train_clients([start] * CLIENTS, list(range(CLIENTS)), orders, recipe.learning_rate)
     plain, plain_loss = train_plain(stack, start, shards[1].features, shards[1].buckets, orders[1], recipe)
     moved = float((plain - start).norm())
     apart = float((results[1][0] - plain).norm()) / moved
@@ -111,10 +111,10 @@ def measure(
     # A local round of one client: its points, 5 epochs, from a model on the device to a model on the device.
     alone = CudaTrainer(stack, Recipe("bce", "adam", 1e-3, EPOCHS, BATCH), {0: shards[0]}, device, tf32=True)
     few = np.stack([np.random.default_rng(e).permutation(STEPS * BATCH) for e in range(EPOCHS)])
-    alone.train([start], [0], [few], recipe.learning_rate)
+    alone.train_clients([start], [0], [few], recipe.learning_rate)
     torch.cuda.synchronize()
     began = time.perf_counter()
-    alone.train([start], [0], [few], recipe.learning_rate)
+    alone.train_clients([start], [0], [few], recipe.learning_rate)
     torch.cuda.synchronize()
     per_step = (time.perf_counter() - began) / (EPOCHS * STEPS)
     full_round = per_step * EPOCHS * -(-(num_points // 10) // BATCH)

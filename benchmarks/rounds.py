@@ -25,7 +25,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
-from fedmlh.model.local_training import Shard, train
+from fedmlh.model.local_training import Shard, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
@@ -73,7 +73,7 @@ def train_clients(
 
     def work(number: int) -> tuple[torch.Tensor, float]:
         recipe = Recipe("bce", "adam", RATE, len(orders[number]), BATCH)
-        return train(stack, start, shards[number], recipe, orders[number])
+        return train_shard(stack, start, shards[number], recipe, orders[number])
 
     with one_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(work, range(len(shards))))

@@ -7,19 +7,21 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import pytest
+from script import table
 
 from fedmlh import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.readers.formats import load_training
 from fedmlh.federated.task import Task
-from fedmlh.oneround import wire
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.exchange import Counts, Respondent, Terms
 from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.wire import encode_sums
 
 POINTS = (1, 5, 20, 100, 1000)
 DRAWS = 10
+#: Bytes of a message's head, and of the number in front of a list that names its places.
+HEAD, COUNT = 25, 4
 
 
 def measure(folder: Path) -> list[str]:
@@ -42,22 +44,41 @@ def measure(folder: Path) -> list[str]:
 
 
 def list_claims(sums: Sums, bits: int) -> list[tuple[float, int]]:
-    """Return numbers per byte, and numbers, of every claim that a message with these sums makes."""
-    claims: list[tuple[float, int]] = []
-    payload = memoryview(wire.encode_sums(sums, bits))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "_check_claim", lambda count, rest: claims.append((count / len(rest), count)))
-        wire.decode_sums(payload, sums.points, sums.num_slots, sums.cross.shape[1], bits)
+    """Return every claim that a message with these sums makes: numbers per byte that is still to come, and numbers.
+
+    A table claims bands of rows, of which it says how many cells are filled, and then these cells.
+    """
+    slots, labels = (int(np.count_nonzero(present)) for present in (sums.diagonal, sums.counts(bits)))
+    products, crossed = sums.gram[1:, 1:].nnz - slots, sums.cross[1:].nnz
+    rest = memoryview(encode_sums(sums, bits))[HEAD:]
+    for head, lists in ((COUNT, 2), (0, 1), (COUNT, 2)):  # squares, totals, points per label
+        rest = skip(rest[head:], lists)
+    claims = []
+    for columns, cells in ((slots, products), (labels, crossed)):
+        signed, rest = rest[0], rest[1:]
+        bands = slots * (columns + 1).bit_length()
+        claims.append((bands / len(rest), bands))
+        rest = skip(rest)
+        claims.append((cells / len(rest), cells))
+        rest = skip(rest, 2 + signed)  # where the cells are, what they hold, and which are below 0
+    if len(rest):
+        raise AssertionError("sums are not laid out like this any more: see oneround/wire.py")
     return claims
+
+
+def skip(rest: memoryview, lists: int = 1) -> memoryview:
+    """Return what follows so many lists of numbers, each behind its length in bytes (LEB128)."""
+    for _ in range(lists):
+        width = 1 + next(at for at, byte in enumerate(rest) if byte < 128)
+        rest = rest[width + sum((byte & 127) << 7 * at for at, byte in enumerate(rest[:width])) :]
+    return rest
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+")
-    heads = ["", *(f"{size:,} points" for size in POINTS)]
-    for row in (heads, ["---"] * len(heads), *map(measure, parser.parse_args().data)):
-        print("| " + " | ".join(row) + " |", flush=True)
+    print(table(["", *(f"{size:,} points" for size in POINTS)], map(measure, parser.parse_args().data)))
 
 
 if __name__ == "__main__":

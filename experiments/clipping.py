@@ -2,20 +2,18 @@
 
 python experiments/clipping.py ROOT RESULT.json [--jobs 2]     ROOT holds the data sets' folders
 python experiments/clipping.py --table RESULT.json
+
+What RESULT.json holds is not run again.
 """
 
-import argparse
 import json
-import multiprocessing
-import platform
-import tempfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import torch
+from script import Rows, make_parser, run_missing, table, train
 
 import fedmlh
+from fedmlh.runs.jobs import Job, describe_machine
 
 Settings = dict[str, Any]
 
@@ -47,64 +45,50 @@ OTHERS: dict[str, tuple[str, Settings]] = {
         {**SGD, **SKEWED, "correction": "vrl-sgd", "clients_per_round": 10, "quorum": 10},
     ),
 }
+#: All of them: data set, preset and settings.
+RUNS: dict[str, tuple[str, str, Settings]] = {
+    **{f"{data}, {name}": (data, "recommended", way) for data in SETS for name, way in PARTITIONS.items()},
+    **{f"EurLex titles, {name}": (SETS[0], *way) for name, way in OTHERS.items()},
+}
 
 
-def measure(name: str, data: str, preset: str, settings: Settings) -> dict[str, Any]:
+def measure(data: str, preset: str, settings: Settings) -> dict[str, Any]:
     """Run 12 rounds and count what was scaled down or refused."""
-    torch.set_num_threads(1)
     config = fedmlh.Config.load(preset).replace(training="rounds", data=data, rounds=12, device="cpu", **settings)
-    with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run", workers=1)
-        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    _, records = train(config, data)
     factors = [entry["factor"] for record in records for entry in record["clipped"]]
     return {
-        "name": name,
         "updates": sum(len(record["clients"]) for record in records),
         "factors": sorted(factors),
         "refused": sum(len(record["refused"]) for record in records),
         "clamped": sum(record["clamped"] for record in records),
-        "machine": f"{platform.machine()}, torch {torch.__version__}",
+        "machine": describe_machine("cpu"),
     }
 
 
 def show(result: list[dict[str, Any]]) -> str:
     """Write the table."""
-    lines = [
-        "| honest clients | updates | scaled down | smallest factor | refused |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for run in result:
+    rows = []
+    for run in sorted(result, key=lambda run: list(RUNS).index(run["name"])):
         smallest = f"{min(run['factors']):.2f}" if run["factors"] else ""
-        cells = [run["name"], str(run["updates"]), str(len(run["factors"])), smallest, str(run["refused"])]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([run["name"], str(run["updates"]), str(len(run["factors"])), smallest, str(run["refused"])])
+    return table(["honest clients", "updates", "scaled down", "smallest factor", "refused"], rows)
 
 
 def main() -> None:
     """Measure all and keep it, or show what was kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("root", type=Path, nargs="?")
     parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     if arguments.table:
         print(show(json.loads(arguments.table.read_text())))
         return
-    wanted = [(f"{data}, {name}", data, "recommended", way) for data in SETS for name, way in PARTITIONS.items()]
-    wanted += [(f"EurLex titles, {name}", SETS[0], *way) for name, way in OTHERS.items()]
-    found = {}
-    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        jobs = {
-            pool.submit(measure, name, str(arguments.root / data), preset, settings): name
-            for name, data, preset, settings in wanted
-        }
-        for job in as_completed(jobs):
-            found[jobs[job]] = job.result()
-            print(found[jobs[job]], flush=True)
-    result = [found[name] for name, *_ in wanted]
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(show(result))
+    kept = Rows(arguments.out)
+    jobs = [Job({"name": name}, measure, (str(arguments.root / data), *way)) for name, (data, *way) in RUNS.items()]
+    run_missing(jobs, kept, arguments)
+    print(show(kept.rows))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@ EurLex titles, divided by Dirichlet 0.3, 40 rounds of the preset `recommended`. 
 not repeated.
 """
 
-import json
-import sys
-import tempfile
+from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from fedmlh import Config, run
-from fedmlh.data.source import open_dataset
+from script import Rows, make_parser, run_missing, table, train
+
+from fedmlh import Config
+from fedmlh.runs.jobs import Job
 
 #: What the others are compared with.
 BASE = "int4+zlib"
@@ -26,29 +28,38 @@ LEVEL = 0.98
 
 def main() -> None:
     """Run what is missing, and print a table."""
-    path = Path(sys.argv[2])
-    rows = json.loads(path.read_text()) if path.exists() else []
-    for clients, sampled, algorithm, mib, seeds, codecs in SETTINGS:
-        for seed in seeds:
-            for codec in codecs:
-                key = {"K": clients, "S": sampled, "algorithm": algorithm, "mib": mib, "seed": seed, "codec": codec}
-                if not any(key.items() <= row.items() for row in rows):
-                    rows.append(key | measure(sys.argv[1], key))
-                    path.write_text(json.dumps(rows, indent=1) + "\n")
-    print("| K, S | algorithm | MiB | codec | MiB up | MiB down | MiB to level | P@1/3/5, test |\n" + 8 * "|---" + "|")
+    parser = make_parser(__doc__)
+    parser.add_argument("data")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    kept = Rows(arguments.out)
+    keys = [
+        {"K": clients, "S": sampled, "algorithm": algorithm, "mib": mib, "seed": seed, "codec": codec}
+        for clients, sampled, algorithm, mib, seeds, codecs in SETTINGS
+        for seed, codec in product(seeds, codecs)
+    ]
+    run_missing([Job(key, measure, (arguments.data, key)) for key in keys], kept, arguments)
+    print(show(kept.rows))
+
+
+def show(rows: list[dict[str, Any]]) -> str:
+    """Write the table."""
+    lines = []
     for clients, sampled, algorithm, mib, _, codecs in SETTINGS:
         here = [row for row in rows if (row["K"], row["algorithm"], row["mib"]) == (clients, algorithm, mib)]
+        levels = {row["seed"]: LEVEL * max(row["curve"]) for row in here if row["codec"] == BASE}
         for codec in codecs:
             mine = [row for row in here if row["codec"] == codec]
-            levels = {row["seed"]: LEVEL * max(row["curve"]) for row in here if row["codec"] == BASE}
             reached = [row["sent"][find(row["curve"], levels[row["seed"]])] for row in mine]
-            shown = [mean(row[name] for row in mine) for name in ("up", "down")] + [mean(reached)]
-            precision = "/".join(f"{mean(row['precision'][k] for row in mine):.1f}" for k in range(3))
-            print(f"| {clients}, {sampled} | {algorithm} | {mib} | `{codec}` | ", end="")
-            print(f"{' | '.join(f'{value:.1f}' for value in shown)} | {precision} |")
+            shown = [*(fmean(row[name] for row in mine) for name in ("up", "down")), fmean(reached)]
+            precision = "/".join(f"{fmean(row['precision'][k] for row in mine):.1f}" for k in range(3))
+            cells = [f"{value:.1f}" for value in shown]
+            lines.append([f"{clients}, {sampled}", algorithm, f"{mib}", f"`{codec}`", *cells, precision])
+    heads = ["K, S", "algorithm", "MiB", "codec", "MiB up", "MiB down", "MiB to level", "P@1/3/5, test"]
+    return table(heads, lines)
 
 
-def measure(data: str, key: dict[str, object]) -> dict[str, object]:
+def measure(data: str, key: dict[str, Any]) -> dict[str, Any]:
     """One run: MiB sent in all and after each round, P@1 on validation after each round, P@1/3/5 on test."""
     config = Config.load("recommended").replace(
         training="rounds",
@@ -64,11 +75,8 @@ def measure(data: str, key: dict[str, object]) -> dict[str, object]:
         update_codec=key["codec"],
         broadcast_codec=key["codec"],
     )
-    with tempfile.TemporaryDirectory() as folder:
-        run(config, open_dataset(config), Path(folder) / "run")
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
-        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    rounds, sent, total = [json.loads(line) for line in lines], [], 0
+    summary, rounds = train(config, data)
+    sent, total = [], 0
     for line in rounds:
         total += line["bytes_up"] + line["bytes_down"]
         sent.append(round(total / 2**20, 2))
@@ -84,12 +92,6 @@ def measure(data: str, key: dict[str, object]) -> dict[str, object]:
 def find(curve: list[float], level: float) -> int:
     """The first round that reaches a level, else the last one."""
     return next((number for number, value in enumerate(curve) if value >= level), len(curve) - 1)
-
-
-def mean(values) -> float:
-    """Of numbers."""
-    values = list(values)
-    return sum(values) / len(values)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,25 @@
 The update is that of the first client in round 3, with the preset eurlex-4k, softmax and a feature map a table.
 """
 
-import json
-import platform
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import torch
+from script import table, write
 from torch import Tensor
 
-from fedmlh import Config, run
+from fedmlh import Config
+from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
-from fedmlh.federated.client import Assignment, Client
-from fedmlh.federated.codecs import make_codec
+from fedmlh.engines.local import live_in_process
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.messages import UpdateHeader, unpack
+from fedmlh.federated.server import Server
+from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
+from fedmlh.runs.jobs import describe_machine
+from fedmlh.runs.population import Population
 
 CODECS = "fp32 fp16 int8 int4 int2 topk-10% topk-1% sketch-25% sketch-10%".split()
 #: These compress by themselves.
@@ -31,34 +35,31 @@ def main() -> None:
     change = find_update(sys.argv[1])
     names = [name + suffix for name in CODECS for suffix in ("", "+zlib")] + GRIDS
     rows = [measure(name, change) for name in names]
-    machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    result = {"machine": machine, "num_parameters": len(change), "draws": DRAWS, "codecs": rows}
-    Path(sys.argv[2]).write_text(json.dumps(result, indent=1) + "\n")
-    print("| codec | bytes | bits a value | error of one | error of the mean of 20 | encode, ms | decode, ms |")
-    print("|---|---|---|---|---|---|---|")
-    for row in rows:
-        print(
-            f"| `{row['codec']}` | {row['bytes']:,} | {row['bits']:.2f} | {row['error']:.4f} | {row['error_mean']:.4f} "
-            f"| {row['encode_ms']:.0f} | {row['decode_ms']:.0f} |"
-        )
+    result = {"machine": describe_machine("cpu"), "num_parameters": len(change), "draws": DRAWS, "codecs": rows}
+    write(Path(sys.argv[2]), result)
+    heads = ["codec", "bytes", "bits per value", "error of one", "error of the mean of 20", "encode, ms", "decode, ms"]
+    digits = {"bytes": 0, "bits": 2, "error": 4, "error_mean": 4, "encode_ms": 0, "decode_ms": 0}
+    lines = [[f"`{row['codec']}`", *(f"{row[name]:,.{places}f}" for name, places in digits.items())] for row in rows]
+    print(table(heads, lines))
 
 
 def find_update(data: str) -> Tensor:
-    """The change of the model that a client would send."""
+    """Return the change of the model that a client sends, as it is."""
     config = Config.load("eurlex-4k").replace(
         data=data, rounds=ROUND, loss="softmax", feature_map="per-table", learning_rate=0.003, device="cpu"
     )
-    found: dict[tuple[int, int], Tensor] = {}
-    reply = Client.reply
-
-    def watched(self: Client, work: Assignment, trained: Tensor, loss: float) -> object:
-        found[-work.header.round, self.number] = trained - work.model
-        return reply(self, work, trained, loss)
-
-    Client.reply = watched
-    with tempfile.TemporaryDirectory() as folder:
-        run(config, open_dataset(config), Path(folder) / "run")
-    return found[min(found)]
+    dataset, device = open_dataset(config), torch.device("cpu")
+    task, shards = Task(config, dataset.num_features, dataset.num_labels), divide(dataset.train, config).shards
+    server = Server(task, {number: len(shard) for number, shard in shards.items()}, device)
+    state, client = server.begin(), min(server.sample(ROUND, 0))
+    with live_in_process(Population(task, server.seeds, shards, b"", dataset.labels, device)) as clients:
+        for _ in range(1, ROUND):
+            state, _ = server.run_round(state, clients.exchange)
+        broadcast = server.broadcast(state, 0, client)
+        ((_, reply),) = clients.exchange([client], lambda client: broadcast)
+    header, payload = unpack(UpdateHeader, reply, len(reply))
+    draws = update_draws(server.seeds.run, header)
+    return make_codec(config.update_codec).decode(payload, task.stack.num_parameters, draws)
 
 
 def measure(name: str, change: Tensor) -> dict[str, object]:

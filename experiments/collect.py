@@ -1,11 +1,12 @@
 """The summaries of a comparison as one small file: python experiments/collect.py COMPARE_FOLDER OUT.json"""
 
 import json
-import platform
 import sys
 from pathlib import Path
 
-import torch
+from script import write
+
+from fedmlh.runs.jobs import describe_machine
 
 
 def main() -> None:
@@ -14,8 +15,7 @@ def main() -> None:
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
     for run in runs:
         run.pop("clients", None)
-    machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    target.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
+    write(target, {"machine": describe_machine("auto"), "runs": runs})
 
 
 if __name__ == "__main__":

@@ -15,24 +15,18 @@ bytes: at the round that validation would have selected among those that the byt
 OUT.jsonl as it ends, and what the file already holds is not run again.
 """
 
-import argparse
-import json
 import math
-import multiprocessing
-import platform
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.sparse import csr_matrix
+from script import Rows, load, make_parser, run_missing, train
 
 import fedmlh
 from fedmlh.data.dataset import Split
@@ -41,6 +35,7 @@ from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.evaluation.label_recall import LabelRecall
 from fedmlh.model.ranking import best_labels
 from fedmlh.planning.choices import settle
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.model_folder import load_bundle
 from fedmlh.sizing import RULE, Shape
 
@@ -137,54 +132,44 @@ _KEPT = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run."""
+def list_runs(stage: str) -> Iterator[tuple[str, str, Settings]]:
+    """Yield method, cell and settings of all runs of a stage on one data set."""
+    if stage == "sets":
+        yield from ((method, "", settings) for method, settings in METHODS.items())
+        yield from ((method, "", {"paper": algorithm}) for method, algorithm in PAPER.items())
+    elif stage == "grid":
+        for (cell, federation), method in product(GRID.items(), GRID_METHODS):
+            yield method, cell, {**METHODS[method], **federation}
+    elif stage == "many":
+        yield from (("recommended", cell, federation) for cell, federation in MANY.items())
+    elif stage == "changes":
+        for change, settings in CHANGES.items():
+            yield change, "", {**METHODS["networks, a quarter"], **settings}
+    elif stage == "tuned":
+        yield from ((method, "", {"tuned": labels}) for method, labels in TUNED.items())
+    elif stage == "alone":
+        yield "alone", "", {}
+    else:
+        for (cell, more), (method, settings) in product({"federated": {}, "pooled": POOLED}.items(), PARTS.items()):
+            yield method, cell, {"share": 0.25, **settings, **more}
 
-    folder: str
-    method: str
-    cell: str
-    seed: int
-    settings: tuple[tuple[str, Any], ...]
 
-    @property
-    def key(self) -> list[Any]:
-        """What tells it from others."""
-        return [Path(self.folder).name, self.method, self.cell, self.seed]
-
-
-def list_jobs(stage: str, folders: list[str], seeds: int) -> Iterator[Job]:
+def list_jobs(stage: str, folders: list[str], seeds: int, device: str) -> Iterator[Job]:
     """Yield all runs of a stage, seed after seed."""
     for seed, folder in product(range(seeds), folders):
-        if stage == "sets":
-            for method, settings in METHODS.items():
-                yield Job(folder, method, "", seed, tuple(settings.items()))
-            for method, algorithm in PAPER.items():
-                yield Job(folder, method, "", seed, (("paper", algorithm),))
-        elif stage == "grid":
-            for (cell, federation), method in product(GRID.items(), GRID_METHODS):
-                yield Job(folder, method, cell, seed, tuple({**METHODS[method], **federation}.items()))
-        elif stage == "many":
-            for cell, federation in MANY.items():
-                yield Job(folder, "recommended", cell, seed, tuple(federation.items()))
-        elif stage == "changes":
-            for change, settings in CHANGES.items():
-                yield Job(folder, change, "", seed, tuple({**METHODS["networks, a quarter"], **settings}.items()))
-        elif stage == "tuned":
-            for method, labels in TUNED.items():
-                yield Job(folder, method, "", seed, (("tuned", labels),))
-        elif stage == "alone":
-            yield Job(folder, "alone", "", seed, ())
-        else:
-            for (cell, more), (method, settings) in product({"federated": {}, "pooled": POOLED}.items(), PARTS.items()):
-                yield Job(folder, method, cell, seed, tuple({"share": 0.25, **settings, **more}.items()))
+        for method, cell, settings in list_runs(stage):
+            key = {"job": [Path(folder).name, method, cell, seed]}
+            if stage == "alone":
+                yield Job(key, measure_alone, (folder, seed, device))
+            else:
+                yield Job(key, measure, (folder, settings, seed, device))
 
 
-def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
+def configure(folder: str, settings: Settings) -> fedmlh.Config:
     """Return the settings of a run, all choices made."""
-    settings = dict(job.settings)
+    dataset, settings = load(folder), dict(settings)
     if "tuned" in settings:
-        return fedmlh.Config.load(SEARCHES / f"{Path(job.folder).name}-{settings['tuned']}.toml")
+        return fedmlh.Config.load(SEARCHES / f"{Path(folder).name}-{settings['tuned']}.toml")
     algorithm, share, step = (settings.pop(name, None) for name in ("paper", "share", "step"))
     if algorithm:
         name = next(name for most, name in PAPER_PRESETS if dataset.num_labels <= most)
@@ -206,23 +191,14 @@ def configure(job: Job, dataset: fedmlh.Dataset) -> fedmlh.Config:
     return config.replace(learning_rate=step * config.learning_rate) if step else config
 
 
-@cache
-def _load(folder: str) -> fedmlh.Dataset:
-    return fedmlh.load(folder)
-
-
-def measure(job: Job, device: str) -> dict[str, Any]:
-    """Run a job."""
-    torch.set_num_threads(1)
-    dataset = _load(job.folder)
-    config = configure(job, dataset).replace(seed=job.seed, device=device, test_every_round=True)
+def measure(folder: str, settings: Settings, seed: int, device: str) -> dict[str, Any]:
+    """Train as these settings say."""
+    config = configure(folder, settings).replace(seed=seed, device=device, test_every_round=True)
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as out:
-        run = fedmlh.run(config, dataset, Path(out) / "run", workers=1)
-        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    summary, records = train(config, folder)
     return {
-        **{name: run.summary[name] for name in _KEPT if name in run.summary},
-        "validation": run.summary["validation"]["precision"],
+        **{name: summary[name] for name in _KEPT if name in summary},
+        "validation": summary["validation"]["precision"],
         "curve": [
             {
                 "bytes": [record["bytes_up"], record["bytes_down"]],
@@ -232,15 +208,14 @@ def measure(job: Job, device: str) -> dict[str, Any]:
             for record in records
         ],
         "seconds": time.perf_counter() - began,
-        "machine": f"{platform.machine()}, torch {torch.__version__}, {device}",
+        "machine": describe_machine(device),
     }
 
 
-def measure_alone(job: Job, device: str) -> dict[str, Any]:
+def measure_alone(folder: str, seed: int, device: str) -> dict[str, Any]:
     """Let each client train by itself; test each model, and the mean of their scores, on the whole test part."""
-    torch.set_num_threads(1)
-    dataset, began = _load(job.folder), time.perf_counter()
-    preset = fedmlh.Config.load("recommended").replace(training="one-round", correct=0, seed=job.seed, device=device)
+    dataset, began = load(folder), time.perf_counter()
+    preset = fedmlh.Config.load("recommended").replace(training="one-round", correct=0, seed=seed, device=device)
     settled = settle(preset, dataset)[0]
     shards = divide(dataset.train, settled).shards
     counts, test = LabelCounts.of(dataset.train), dataset.test
@@ -268,7 +243,7 @@ def measure_alone(job: Job, device: str) -> dict[str, Any]:
         **_judge(evaluator, np.concatenate(best), test.Y, counts),
         "clients": clients,
         "seconds": time.perf_counter() - began,
-        "machine": f"{platform.machine()}, torch {torch.__version__}, {device}",
+        "machine": describe_machine(device),
     }
 
 
@@ -281,7 +256,7 @@ def _judge(evaluator: Evaluator, labels: np.ndarray, Y: csr_matrix, counts: Labe
 
 def main() -> None:
     """Run what is missing, as long as there is time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("data", nargs="+")
     parser.add_argument(
@@ -289,38 +264,12 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
     arguments = parser.parse_args()
-    stop = time.monotonic() + 60 * arguments.minutes
-    lines = arguments.out.read_text().splitlines() if arguments.out.is_file() else []
-    done = [json.loads(line)["job"] for line in lines]
-    waiting = (
-        job
-        for job in list_jobs(arguments.stage, arguments.data, arguments.seeds)
-        if job.key not in done and (not arguments.only or job.method in arguments.only)
-    )
-    jobs: dict[Any, Job] = {}
-    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-
-        def submit() -> None:
-            job = next(waiting, None)
-            if job is not None and time.monotonic() < stop:
-                call = measure_alone if job.method == "alone" else measure
-                jobs[pool.submit(call, job, arguments.device)] = job
-
-        for _ in range(arguments.jobs):
-            submit()
-        while jobs:
-            ended = next(as_completed(jobs))
-            job = jobs.pop(ended)
-            submit()
-            found = ended.result()
-            with arguments.out.open("a") as file:
-                file.write(json.dumps({"job": job.key, **found}) + "\n")
-            shown = "/".join(f"{100 * value:.1f}" for value in found["precision"].values())
-            print(f"{job.key}: {shown}, {found['seconds']:.0f} s", flush=True)
+    jobs = list_jobs(arguments.stage, arguments.data, arguments.seeds, arguments.device)
+    wanted = (job for job in jobs if not arguments.only or job.key["job"][1] in arguments.only)
+    run_missing(wanted, Rows(arguments.out), arguments)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import t as student
+from script import mean_of, table
 
 Run = dict[str, Any]
 MIB = 2**20
@@ -71,11 +72,6 @@ def total(run: Run) -> int:
     return int(run["bytes_up_to_best"] + run["bytes_down_to_best"])
 
 
-def mean_of(precision: Any) -> float:
-    """Return the mean of P@k in percent."""
-    return 100 * fmean(precision.values() if isinstance(precision, dict) else precision)
-
-
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Write mean and standard deviation."""
     more = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
@@ -92,12 +88,6 @@ def show_differences(gaps: Sequence[Sequence[float]]) -> list[str]:
         interval = f" [{fmean(row) - reach:+.2f}, {fmean(row) + reach:+.2f}]" if reach is not None else ""
         shown.append(f"{fmean(row):+.2f}{interval}")
     return shown
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 class Sets:
@@ -417,7 +407,7 @@ def replace_tables(page: str, tables: dict[str, str]) -> str:
         old = re.search(r"(^\|.*\n)+", after, re.MULTILINE)
         if not heading or not old:
             raise SystemExit(f"the page has no table under '{title}'")
-        page = before + heading + after[: old.start()] + shown + after[old.end() :]
+        page = f"{before}{heading}{after[: old.start()]}{shown}\n{after[old.end() :]}"
     return page
 
 
@@ -432,7 +422,7 @@ def main() -> None:
     if arguments.page:
         arguments.page.write_text(replace_tables(arguments.page.read_text(), make_tables()))
     if not arguments.plot and not arguments.page:
-        print("\n".join(f"## {title}\n\n{shown}" for title, shown in make_tables().items()))
+        print("\n".join(f"## {title}\n\n{shown}\n" for title, shown in make_tables().items()))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
 """Whether error feedback would help the integer codecs: python experiments/feedback.py DATA OUT.json [--seeds 3]
 
 `recommended` at the size of the paper's model, each codec on the updates, as it is and with what rounding left out kept
-by the client and added to its next update. Figures are of the validation part, at its best round.
+by the client and added to its next update. Figures are of the validation part, at its best round. What an earlier call
+has finished lies beside OUT.json until all is done.
 """
 
-import argparse
-import json
-import platform
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
-from unittest import mock
+from typing import Any
 
 import torch
+from script import Rows, make_parser, run_missing, train, write
 
-from fedmlh import Config, Dataset, load, run
-from fedmlh.federated.codecs.integers import IntCodec
+from fedmlh import Config
+from fedmlh.engines.local import LocalClients, live_in_process
+from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.codecs import make_codec, update_draws
+from fedmlh.federated.messages import UpdateHeader, unpack
+from fedmlh.model.local_training import train_shard
+from fedmlh.runs.jobs import Job, describe_machine
+from fedmlh.runs.population import Population
 
 CODECS = ("int8", "int4", "int2")
 SETTINGS = {
@@ -28,33 +36,63 @@ SETTINGS = {
 }
 
 
-def measure(dataset: Dataset, codec: str, seed: int, *, feedback: bool) -> float:
-    """The best P@1 on validation."""
+class RememberingClient:
+    """A client that adds to an update what rounding left out of its last one that counted."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.codec = make_codec(client.task.config.update_codec)
+
+    def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
+        """Train, and keep in memory what the update leaves out."""
+        work = self.client.accept(self.client.read(broadcast), memory)
+        trained, loss = train_shard(self.client.task.stack, work.model, work.shard, work.recipe, work.orders)
+        change = trained - work.model + work.kept.get("residual", torch.zeros(()))
+        # As an update of zeros, which adds no rounding of its own.
+        reply, memory = self.client.reply(replace(work, model=torch.zeros_like(change)), change, loss)
+        header, payload = unpack(UpdateHeader, reply, len(reply))
+        went = self.codec.decode(payload, len(change), update_draws(work.header.seed, header))
+        return reply, replace(memory, staged={**memory.staged, "residual": change - went})
+
+
+@contextmanager
+def live_with_feedback(population: Population, workers: int | None) -> Iterator[LocalClients]:
+    """Let clients that remember live in this process."""
+    yield LocalClients({n: RememberingClient(population.client(n)) for n in population.shards}, workers or 1)
+
+
+#: What is compared, and the engine of each.
+WAYS = {"as it is": live_in_process, "with feedback": live_with_feedback}
+
+
+def measure(data: str, codec: str, way: str, seed: int) -> dict[str, Any]:
+    """Return the best P@1 on validation."""
     config = Config.load("recommended").replace(training="rounds", **SETTINGS, update_codec=codec, seed=seed)
-    with mock.patch.object(IntCodec, "feedback", feedback), tempfile.TemporaryDirectory() as folder:
-        return float(run(config, dataset, Path(folder) / "run").summary["validation"]["precision"]["1"])
+    summary, _ = train(config, data, WAYS[way])
+    return {"figure": float(summary["validation"]["precision"]["1"])}
 
 
 def main() -> None:
     """Measure all and print the differences, seed by seed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
+    parser = make_parser(__doc__)
+    parser.add_argument("data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    dataset = load(arguments.data)
+    kept = Rows(arguments.out.with_suffix(".jsonl"))
+    runs = list(product(CODECS, WAYS, range(arguments.seeds)))
+    jobs = [Job(dict(zip(("codec", "way", "seed"), run, strict=True)), measure, (arguments.data, *run)) for run in runs]
+    found = dict(zip(runs, run_missing(jobs, kept, arguments), strict=True))
     rows = []
     for codec in CODECS:
-        figures = {
-            name: [measure(dataset, codec, seed, feedback=feedback) for seed in range(arguments.seeds)]
-            for name, feedback in (("as it is", False), ("with feedback", True))
-        }
-        gains = [100 * (b - a) for a, b in zip(*figures.values(), strict=True)]
-        rows.append({"codec": codec, **figures})
-        print(f"{codec}: {100 * fmean(figures['as it is']):.1f}, feedback {fmean(gains):+.1f} ± {stdev(gains):.1f}")
-    machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    result = {"machine": machine, "data": arguments.data.name, "measure": "validation P@1", "codecs": rows}
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        ways = {way: [found[codec, way, seed]["figure"] for seed in range(arguments.seeds)] for way in WAYS}
+        gains = [100 * (b - a) for a, b in zip(*ways.values(), strict=True)]
+        rows.append({"codec": codec, **ways})
+        spread = f" ± {stdev(gains):.1f}" if len(gains) > 1 else ""
+        print(f"{codec}: {100 * fmean(ways['as it is']):.1f}, feedback {fmean(gains):+.1f}{spread}")
+    measured = {"machine": describe_machine("cpu"), "data": Path(arguments.data).name, "measure": "validation P@1"}
+    write(arguments.out, {**measured, "codecs": rows})
+    kept.path.unlink()
 
 
 if __name__ == "__main__":

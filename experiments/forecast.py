@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from script import table
+
 from fedmlh.data.readers.formats import load_training
 from fedmlh.oneround.forecast import Occurrences
 from fedmlh.planning.plan import plan_one_round
@@ -43,8 +45,7 @@ def main() -> None:
     runs = json.loads(arguments.runs.read_text())
     heads = ["", "K", "slots", "with --data: slots", "up", "down", "from totals: slots", "up", "down"]
     rows = [row for folder in arguments.data for row in compare(folder, runs[folder.name]["runs"])]
-    for row in (heads, ["---"] * len(heads), *rows):
-        print("| " + " | ".join(row) + " |")
+    print(table(heads, rows))
 
 
 if __name__ == "__main__":

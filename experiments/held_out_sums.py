@@ -4,17 +4,21 @@ python experiments/held_out_sums.py OUT.json DATA_FOLDER...
 python experiments/held_out_sums.py --table OUT.json
 
 10 clients, iid, seed 0; nothing is set but where λ comes from. Without validation points the power of counts is 0.05.
+What OUT.json holds is not run again.
 """
 
-import argparse
 import json
-import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from script import make_parser, run_missing, show_precision, table, train, write
+
 import fedmlh
+from fedmlh.runs.jobs import Found, Job
 
 _KEPT = ("precision", "ridge", "ridge_from", "count_power", "bytes_up", "bytes_down", "seconds_per_round", "slots")
+COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
 #: Settings of each way.
 WAYS: dict[str, dict[str, Any]] = {
     "validation": {},
@@ -25,39 +29,51 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def measure(data: str, way: str) -> dict[str, Any]:
     """Run one way on one data set."""
-    config = fedmlh.Config.load("one-round").replace(data=data, device="cpu", **WAYS[way])
-    with tempfile.TemporaryDirectory() as folder:
-        summary = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run").summary
+    config = fedmlh.Config.load("one-round").replace(data=data, **COMMON, **WAYS[way])
+    summary, _ = train(config, data)
     return {name: summary[name] for name in _KEPT}
 
 
-def show(result: dict[str, Any]) -> str:
+class Sets:
+    """Results by data set and way, in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sets: dict[str, dict[str, Found]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def find(self, job: Job) -> Found | None:
+        """Return what is known of a way."""
+        return self.sets.get(job.key["data"], {}).get(job.key["way"])
+
+    def keep(self, job: Job, found: Found) -> None:
+        """Add a way."""
+        self.sets.setdefault(job.key["data"], {})[job.key["way"]] = found
+        write(self.path, self.sets)
+
+
+def show(result: dict[str, dict[str, Found]]) -> str:
     """Write the table."""
     heads = ["", "by validation: λ, power", "P@1/3/5", "by held-out sums: λ", "P@1/3/5", "λ = 1: P@1/3/5", "up, MiB"]
-    rows = [heads, ["---"] * len(heads)]
+    rows = []
     for name, entry in result.items():
         points, sums, default = (entry[way] for way in WAYS)
         rows.append(
             [
                 name,
                 f"{points['ridge']:g}, {points['count_power']:g}",
-                _triple(points["precision"]),
+                show_precision(points["precision"]),
                 f"{sums['ridge']:g}",
-                _triple(sums["precision"]),
-                _triple(default["precision"]),
+                show_precision(sums["precision"]),
+                show_precision(default["precision"]),
                 f"{points['bytes_up'] / 2**20:.1f}, {sums['bytes_up'] / 2**20:.1f}",
             ]
         )
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _triple(precision: dict[str, float]) -> str:
-    return "/".join(f"{100 * value:.1f}" for value in precision.values())
+    return table(heads, rows)
 
 
 def main() -> None:
     """Measure what was asked for and keep it, or show what was kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")
     parser.add_argument("--table", type=Path)
@@ -65,13 +81,10 @@ def main() -> None:
     if arguments.table:
         print(show(json.loads(arguments.table.read_text())))
         return
-    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    for data in arguments.data:
-        entry = result.setdefault(Path(data).name, {})
-        for way in WAYS:
-            entry[way] = measure(data, way)
-            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-            print(data, way, entry[way], flush=True)
+    jobs = [
+        Job({"data": Path(data).name, "way": way}, measure, (data, way)) for data, way in product(arguments.data, WAYS)
+    ]
+    run_missing(jobs, Sets(arguments.out), arguments)
 
 
 if __name__ == "__main__":

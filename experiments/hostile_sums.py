@@ -4,12 +4,10 @@ python experiments/hostile_sums.py DATA_FOLDER OUT.json [--attacks NAME ...]
 python experiments/hostile_sums.py --table OUT.json
 
 The site's sums keep to all bounds: as many points as it has, squares and products that points of length 1 can have.
+What OUT.json holds is not run again.
 """
 
-import argparse
 import json
-import platform
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.sparse import csr_matrix, diags_array
+from script import Rows, make_parser, run_missing, table, train
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
-from fedmlh.federated.messages import Rejected, StatisticsHeader, pack, unpack
+from fedmlh.federated.mail import Outbox, Reply
+from fedmlh.federated.messages import StatisticsHeader, pack, unpack
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sums
-from fedmlh.runs.one_round.collecting import Post
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.population import Population
 
 COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
@@ -73,10 +72,10 @@ class HostileClients:
         self.local, self.attack, self.bits = local, attack, bits
         self.memories = local.memories
 
-    def exchange(self, sampled: Sequence[int], post: Post) -> Iterator[tuple[int, bytes | Rejected]]:
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
         """Ask all, and change the sums of one."""
-        for client, reply in self.local.exchange(sampled, post):
-            if client == 0 and post.place[1] == 1 and isinstance(reply, bytes):
+        for client, reply in self.local.exchange(sampled, outbox):
+            if client == 0 and outbox.place[1] == 1 and isinstance(reply, bytes):
                 header, payload = unpack(StatisticsHeader, reply, len(reply))
                 _, num_slots, num_outputs = np.frombuffer(payload[:24], "<u8").tolist()
                 honest = decode_sums(payload, header.examples, num_slots, num_outputs, self.bits)
@@ -93,26 +92,23 @@ def measure(data: str, attack: str) -> dict[str, Any]:
         with live_in_process(population, workers) as local:
             yield HostileClients(local, ATTACKS[attack], config.point_bits)
 
-    with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run", engine=live)
-        record = json.loads((run.folder / "metrics.jsonl").read_text())
-    machine = f"{platform.machine()}, torch {torch.__version__}"
-    figures = {name: run.summary[name] for name in ("precision", "ridge", "count_power")}
-    return {"attack": attack, **figures, "refused": record["refused"], "machine": machine}
+    summary, (record,) = train(config, data, live)
+    figures = {name: summary[name] for name in ("precision", "ridge", "count_power")}
+    return {**figures, "refused": record["refused"], "machine": describe_machine("cpu")}
 
 
 def show(result: list[dict[str, Any]]) -> str:
     """Write the table."""
-    rows = [["one site of ten sends", "P@1", "P@3", "P@5", "left out"], ["---"] * 5]
-    for run in result:
+    rows = []
+    for run in sorted(result, key=lambda run: list(ATTACKS).index(run["attack"])):
         left = "yes" if run["refused"] else "no"
         rows.append([run["attack"], *(f"{100 * value:.1f}" for value in run["precision"].values()), left])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(["one site of ten sends", "P@1", "P@3", "P@5", "left out"], rows)
 
 
 def main() -> None:
     """Measure and keep, or show what was kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", nargs="?")
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
@@ -121,11 +117,10 @@ def main() -> None:
     if arguments.table:
         print(show(json.loads(arguments.table.read_text())))
         return
-    result = []
-    for attack in arguments.attacks:
-        result.append(measure(arguments.data, attack))
-        print(show(result[-1:]).splitlines()[-1], flush=True)
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    kept = Rows(arguments.out)
+    jobs = [Job({"attack": attack}, measure, (arguments.data, attack)) for attack in arguments.attacks]
+    run_missing(jobs, kept, arguments)
+    print(show(kept.rows))
 
 
 if __name__ == "__main__":

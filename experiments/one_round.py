@@ -3,26 +3,24 @@
 python experiments/one_round.py OUT.json DATA_FOLDER... [--device cuda] [--jobs 4]
 python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json
 
-λ and the power of counts are chosen on validation; nothing else is set. The same with points rounded to 12 bits.
+λ and the power of counts are chosen on validation; nothing else is set. The same with points rounded to 12 bits. What
+OUT.json holds is not run again.
 """
 
-import argparse
 import hashlib
 import io
 import json
-import multiprocessing
-import platform
 import tempfile
 import zipfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
+from script import load, make_parser, mean_of, run_missing, show_precision, table, write
 
 import fedmlh
+from fedmlh.runs.jobs import Found, Job, describe_machine
 
 #: The first of them is the one whose figures are shown.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,36 +42,58 @@ def measure(data: str, variant: str, device: str, seed: int) -> dict[str, Any]:
     """Run one variant on one data set."""
     config = fedmlh.Config.load("one-round").replace(data=data, device=device, seed=seed, **VARIANTS[variant])
     with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, fedmlh.load(data), Path(folder) / "run")
+        run = fedmlh.run(config, load(data), Path(folder) / "run", workers=1)
         weights = (run.folder / "model" / "weights.safetensors").read_bytes()
     kept = {name: run.summary[name] for name in _KEPT if name in run.summary}
     kept["validation"] = kept["validation"]["precision"]
     return {
-        "data": Path(data).name,
-        "variant": variant,
-        "seed": seed,
         **kept,
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
-        "machine": f"{platform.machine()}, {device}, torch {torch.__version__}",
+        "machine": describe_machine(device),
     }
 
 
-def zip_size(data: str) -> int:
+def zip_data(data: str) -> dict[str, Any]:
     """Return the bytes of the training points as a zip file: what sharing the data itself would take."""
-    train, packed = fedmlh.load(data).train, io.BytesIO()
+    train, packed = load(data).train, io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, matrix in (("X", train.X), ("Y", train.Y)):
             # As small as rows, columns and values are as they stand: gaps deflate better than places.
             gaps = np.diff(matrix.indices, prepend=0).astype(np.int32)
             for part, array in (("data", matrix.data), ("gaps", gaps), ("sizes", np.diff(matrix.indptr))):
                 archive.writestr(f"{name}.{part}", array.tobytes())
-    return len(packed.getvalue())
+    return {"zip_bytes": len(packed.getvalue())}
+
+
+class Sets:
+    """Runs by data set, beside the size of its points as a zip file, in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sets: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def find(self, job: Job) -> Found | None:
+        """Return what is known of a run or of a data set."""
+        entry = self.sets.get(job.key["data"], {"runs": []})
+        if "variant" not in job.key:
+            return entry if "zip_bytes" in entry else None
+        return next((run for run in entry["runs"] if job.key.items() <= run.items()), None)
+
+    def keep(self, job: Job, found: Found) -> None:
+        """Add a run or the size."""
+        entry = self.sets.setdefault(job.key["data"], {"runs": []})
+        if "variant" in job.key:
+            entry["runs"].append({**job.key, **found})
+        else:
+            entry |= found
+        write(self.path, self.sets)
 
 
 def show(result: dict[str, Any], central: dict[str, Any]) -> str:
     """Write the table."""
     heads = ["", "one round, P@1/3/5", "mean", "central PLT, P@1/3/5", "mean", "12 bits, mean", "λ, power", "slots"]
-    rows = [[*heads, "up, both ways, MiB", "up at K 100", "zipped data", "same model"], ["---"] * (len(heads) + 4)]
+    heads += ["up, both ways, MiB", "up at K 100", "zipped data", "same model"]
+    rows = []
     for name, entry in result.items():
         runs = {run["variant"]: run for run in entry["runs"]}
         first, exact = runs["K 10, iid"], "K 10, iid, 12 bits"
@@ -83,11 +103,11 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
         rows.append(
             [
                 name,
-                _triple(first["precision"]),
-                f"{_mean(first['precision']):.2f}",
-                _triple(reference),
-                f"{_mean(reference):.2f}",
-                f"{_mean(runs[exact]['precision']):.2f}" if exact in runs else "–",
+                show_precision(first["precision"]),
+                f"{mean_of(first['precision']):.2f}",
+                show_precision(reference),
+                f"{mean_of(reference):.2f}",
+                f"{mean_of(runs[exact]['precision']):.2f}" if exact in runs else "–",
                 f"{first['ridge']:g}, {first['count_power']:g}",
                 f"{first['slots']:,}",
                 f"{first['bytes_up'] / 2**20:.1f}, {both / 2**20:.1f}",
@@ -96,48 +116,28 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
                 f"{'yes' if len(set(models)) == 1 else 'NO'}, {len(models)} ways",
             ]
         )
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _triple(precision: dict[str, float]) -> str:
-    return "/".join(f"{100 * value:.1f}" for value in precision.values())
-
-
-def _mean(precision: dict[str, float]) -> float:
-    return 100 * fmean(precision.values())
+    return table(heads, rows)
 
 
 def main() -> None:
     """Measure what was asked for and keep it, or show what was kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--central", type=Path)
     arguments = parser.parse_args()
     if arguments.table:
         print(show(json.loads(arguments.table.read_text()), json.loads(arguments.central.read_text())))
         return
-    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        jobs = {
-            pool.submit(measure, data, variant, arguments.device, arguments.seed): data
-            for data in arguments.data
-            for variant in arguments.variants
-        }
-        for job in as_completed(jobs):
-            run = job.result()
-            entry = result.setdefault(run["data"], {"runs": []})
-            entry.setdefault("zip_bytes", zip_size(jobs[job]))
-            entry["runs"] = [old for old in entry["runs"] if old["variant"] != run["variant"]] + [run]
-            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-            print(
-                run["data"], run["variant"], _triple(run["precision"]), f"{run['seconds_per_round']:.0f} s", flush=True
-            )
+    jobs = [Job({"data": Path(data).name}, zip_data, (data,), f"{Path(data).name}, zipped") for data in arguments.data]
+    for data, variant in product(arguments.data, arguments.variants):
+        key = {"data": Path(data).name, "variant": variant, "seed": arguments.seed}
+        jobs.append(Job(key, measure, (data, variant, arguments.device, arguments.seed)))
+    run_missing(jobs, Sets(arguments.out), arguments)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ With --held-out, sites also send the sums over the points that they hold out, as
 """
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from script import write
 
 import fedmlh
 from fedmlh.data.division import divide
@@ -45,7 +45,7 @@ def main() -> None:
     dataset = fedmlh.load(arguments.data)
     result = {}
     for clients in arguments.clients:
-        config = fedmlh.Config.load("one-round").replace(num_clients=clients)
+        config = fedmlh.Config.load("one-round").replace(num_clients=clients, partition="iid")
         config = config.replace(validation_fraction=0.0) if arguments.held_out else config
         frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
         slots = Slots.fit(frequencies, len(dataset.train), 0, 0, weigh=False)
@@ -60,7 +60,7 @@ def main() -> None:
             shares.append(float(found.mean()))
         result[str(clients)] = {"mean": fmean(shares), "least": min(shares), "most": max(shares)}
         print(f"{clients} sites: {100 * fmean(shares):.1f} % of a site's points can be read ({result[str(clients)]})")
-    arguments.out.write_text(json.dumps({"data": arguments.data.name, "clients": result}, indent=1) + "\n")
+    write(arguments.out, {"data": arguments.data.name, "clients": result})
 
 
 if __name__ == "__main__":

@@ -4,32 +4,31 @@ python experiments/poison.py --data DATA [--attacks NAME ...] [--seeds 0 1 2] [-
     --out RESULT.json
 python experiments/poison.py --table RESULT.json
 
-The site answers every round in which it is sampled. It knows the server's bound, and encodes what it likes.
+The site answers every round in which it is sampled. It knows the server's bound, and encodes what it likes. What
+RESULT.json holds is not run again.
 """
 
-import argparse
 import json
-import multiprocessing
-import platform
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import torch
+from script import Rows, make_parser, run_missing, table, train
 from torch import Tensor
 
 import fedmlh
 from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.federated.client import Memory
 from fedmlh.federated.codecs import make_codec, update_draws
-from fedmlh.federated.messages import Rejected, UpdateHeader, pack, unpack
-from fedmlh.federated.tally import Outbox
+from fedmlh.federated.mail import Outbox, Reply
+from fedmlh.federated.messages import UpdateHeader, pack, unpack
 from fedmlh.federated.validate import Expected
+from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.population import Population
 
 #: A site's honest change, the root-mean-square the server allows, random draws -> what the site sends.
@@ -69,11 +68,11 @@ class PoisonedClients:
         """What the clients keep."""
         return self.local.memories
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, bytes | Rejected]]:
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
         """Train the sampled clients, and poison the update of one."""
         for client, reply in self.local.exchange(sampled, outbox):
             if client == self.poisoned and isinstance(reply, bytes):
-                reply = self._poison(reply, outbox.tally.expected)
+                reply = self._poison(reply, outbox.part().expected)
             yield client, reply
 
     def _poison(self, reply: bytes, expected: Expected) -> bytes:
@@ -81,7 +80,7 @@ class PoisonedClients:
         header, payload = unpack(UpdateHeader, reply, len(reply))
         honest = codec.decode(payload, expected.num_parameters, update_draws(expected.seed, header))
         rng = np.random.default_rng([expected.seed, expected.round])
-        sent = self.attack(honest, expected.max_rms[self.poisoned], rng)
+        sent = self.attack(honest, expected.bounds.updates[self.poisoned], rng)
         return pack(header, codec.encode(sent, update_draws(expected.seed, header)))
 
 
@@ -98,35 +97,27 @@ def poison(attack: str, client: int = 0) -> Any:
 
 def measure(data: str, attack: str, seed: int, clip: str) -> dict[str, Any]:
     """Run `recommended` for 12 rounds with one poisoned site of ten."""
-    torch.set_num_threads(1)
     config = fedmlh.Config.load("recommended").replace(
         training="rounds", data=data, seed=seed, rounds=12, device="cpu", clip=clip
     )
-    dataset = fedmlh.load(data)
-    with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, dataset, Path(folder) / "run", engine=poison(attack), workers=1)
-        records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    summary, records = train(config, data, poison(attack))
     return {
-        "attack": attack,
-        "clip": clip,
-        "seed": seed,
-        "precision": run.summary["precision"],
+        "precision": summary["precision"],
         "sampled": sum(0 in record["clients"] for record in records),
         "refused": sum(len(record["refused"]) for record in records),
         "clipped": [[record["round"], entry] for record in records for entry in record.get("clipped", [])],
-        "machine": f"{platform.machine()}, torch {torch.__version__}",
+        "machine": describe_machine("cpu"),
     }
 
 
 def show(result: list[dict[str, Any]]) -> str:
     """Write the table: mean and spread over seeds, the largest fall of P@1 of a seed, and P@1 without the bound."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in result:
-        found.setdefault((run["attack"], run["clip"]), []).append(run)
+    for entry in sorted(result, key=lambda entry: entry["seed"]):
+        found.setdefault((entry["attack"], entry["clip"]), []).append(entry)
     heads = ["one site of ten sends", "P@1", "fall, mean", "fall, worst seed", "rounds it counted in", "scaled down"]
     clips = [clip for clip in ("auto", "off") if ("nothing", clip) in found]
-    rows = [heads + ["P@1 with clip = off"] * ("off" in clips)]
-    rows.append(["---"] * len(rows[0]))
+    rows = []
     for attack in (name for name in ATTACKS if (name, "auto") in found):
         runs = found[attack, "auto"]
         pairs = zip(found["nothing", "auto"], runs, strict=True)
@@ -135,7 +126,7 @@ def show(result: list[dict[str, Any]]) -> str:
         figures = [fmean(falls), max(falls), counted, clipped]
         means = [_mean([100 * run["precision"]["1"] for run in found[attack, clip]]) for clip in clips]
         rows.append([attack, means[0], *(f"{figure:.1f}" for figure in figures), *means[1:]])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(heads + ["P@1 with clip = off"] * ("off" in clips), rows)
 
 
 def _mean(values: list[float]) -> str:
@@ -144,34 +135,24 @@ def _mean(values: list[float]) -> str:
 
 def main() -> None:
     """Measure what was asked for and keep it, or show what was kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--clip", nargs="+", choices=["auto", "off"], default=["auto", "off"])
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     if arguments.table:
         print(show(json.loads(arguments.table.read_text())))
         return
-    spawn = multiprocessing.get_context("spawn")
-    result = []
-    with ProcessPoolExecutor(arguments.jobs, spawn) as pool:
-        jobs = [
-            pool.submit(measure, str(arguments.data), attack, seed, clip)
-            for clip in arguments.clip
-            for seed in arguments.seeds
-            for attack in arguments.attacks
-        ]
-        for job in as_completed(jobs):
-            result.append(job.result())
-            print(*(result[-1][name] for name in ("attack", "clip", "seed", "precision")), flush=True)
-    result.sort(key=lambda run: (run["clip"], list(ATTACKS).index(run["attack"]), run["seed"]))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(show(result))
+    kept = Rows(arguments.out)
+    jobs = [
+        Job({"attack": attack, "clip": clip, "seed": seed}, measure, (str(arguments.data), attack, seed, clip))
+        for clip, seed, attack in product(arguments.clip, arguments.seeds, arguments.attacks)
+    ]
+    run_missing(jobs, kept, arguments)
+    print(show(kept.rows))
 
 
 if __name__ == "__main__":

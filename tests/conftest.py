@@ -1,10 +1,12 @@
-"""What every test needs: a cache of its own, and, where it asks for it, one thread."""
+"""What every test needs: a cache of its own, no parts of another test, and, where it asks for it, one thread."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedmlh import parts
 from fedmlh.model import threads
 
 pytest.register_assert_rewrite("faulty_inputs")
@@ -13,6 +15,17 @@ pytest.register_assert_rewrite("faulty_inputs")
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMLH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _own_parts() -> Iterator[None]:
+    """End with the parts that a test began with."""
+    yield
+    for part in list(parts._foreign):
+        del parts._parts[part], parts._foreign[part]
+    for module in parts._files:
+        del sys.modules[module]
+    parts._files.clear()
 
 
 @pytest.fixture

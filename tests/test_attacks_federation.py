@@ -53,7 +53,7 @@ from fedmlh.sites.flower.envelope import unwrap
 from fedmlh.sites.flower.guard import FOR_NODES, Guard
 from fedmlh.sites.flower.limits import Limits, check_reply
 from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
-from fedmlh.sites.flower.processes import MOST_REPORT, joined, largest_reply, stop
+from fedmlh.sites.flower.processes import joined, largest_reply, stop
 from fedmlh.sites.flower.supernode import guard_interface
 from fedmlh.sites.flower.waiting import Patience, choose_sites, wait_for_sites
 from fedmlh.sites.keys import make_node_key
@@ -482,9 +482,6 @@ def test_attack_07_the_superlink_takes_one_reply_of_the_node_itself() -> None:
 
 
 def test_attack_07_limits_follow_from_the_federation_s_own_messages(tmp_path: Path) -> None:
-    from fedmlh.evaluation import questions
-
-    assert MOST_REPORT == questions._MAX_REPORT
     federation = create_loopback(SMALL, open_dataset(SMALL), tmp_path / "federation")
     task = federation.agreement.task
     server = Server(task, {0: 1000, 1: 1000}, torch.device("cpu"))

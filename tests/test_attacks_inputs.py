@@ -15,7 +15,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, save_npz
 
 from faulty_inputs.world import SETTINGS, invoke, toml, write_sound_data
+from fedmlh.config import SETTINGS as KNOWN_SETTINGS
 from fedmlh.config import Config
 from fedmlh.data.public.archive import unpack
 from fedmlh.data.readers.formats import load
@@ -241,13 +242,13 @@ def test_attack_14_figures_take_any_name_literally(tmp_path: Path) -> None:
 
 def test_attack_14_every_number_of_a_config_has_a_range_that_makes_sense() -> None:
     unbounded = [
-        entry.name
-        for entry in fields(Config)
-        if entry.name not in ("label_seeds", "feature_seeds")
-        and not entry.metadata["part"]
-        and entry.metadata.get("at_most") is None
-        and isinstance(entry.default, int | float | tuple)
-        and not isinstance(entry.default, bool)
+        name
+        for name, setting in KNOWN_SETTINGS.items()
+        if name not in ("label_seeds", "feature_seeds")
+        and not setting.part
+        and setting.at_most is None
+        and isinstance(setting.default, int | float | tuple)
+        and not isinstance(setting.default, bool)
     ]
     assert unbounded == []
 
@@ -312,7 +313,7 @@ def test_attack_14_a_value_that_cannot_even_be_shown_is_refused_in_a_sentence(te
 
 
 # The bound of each real number is there to be reached: what training makes of it is a result or a sentence.
-REALS = [entry.name for entry in fields(Config) if isinstance(entry.default, float)]
+REALS = [name for name, setting in KNOWN_SETTINGS.items() if isinstance(setting.default, float)]
 
 
 @pytest.mark.parametrize("name", REALS)
@@ -321,8 +322,7 @@ def test_attack_14_the_ends_of_every_range_run_or_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, end: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (entry,) = (entry for entry in fields(Config) if entry.name == name)
-    value = entry.metadata[end]
+    value = getattr(KNOWN_SETTINGS[name], end)
     if value is None:
         pytest.fail(f"{name} has no {end}")
     needs: dict[str, dict[str, object]] = {

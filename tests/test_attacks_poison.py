@@ -3,7 +3,7 @@
 The attacks are those of experiments/poison.py, which measures what they cost on real data.
 """
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,8 @@ from fedmlh.engines.run import run
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, pack, unpack
+from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import Server, ServerState
-from fedmlh.federated.tally import Outbox
 from fedmlh.federated.task import Task
 from tiny import TINY
 
@@ -30,13 +30,9 @@ CPU = torch.device("cpu")
 
 
 def load_experiment() -> ModuleType:
-    path = Path(__file__).parent.parent / "experiments" / "poison.py"
-    spec = importlib.util.spec_from_file_location("poison", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent.parent / "experiments")
+        return importlib.import_module("poison")
 
 
 POISON = load_experiment()
@@ -81,7 +77,7 @@ class Lab:
         """One round in which these clients send these changes."""
         codec = make_codec(self.task.config.update_codec)
 
-        def exchange(sampled: list[int], outbox: Outbox) -> Any:
+        def exchange(sampled: list[int], outbox: Any) -> Any:
             for client in sampled:
                 header, _ = unpack(BroadcastHeader, outbox(client), 10**9)
                 reply = UpdateHeader(
@@ -142,14 +138,16 @@ def test_a_first_round_with_an_update_that_stands_out_is_repeated_once_and_says_
     honest = {client: rng.normal(0, 0.004, lab.size) for client in range(4)}
     start = lab.server.begin()
     quiet, report = lab.round(start, honest)
-    assert (report.attempts, report.refused, report.clipped) == (1, [], [])
+    assert (report.attempts, report.refused, report.clipped) == (1, [], {})
     state, report = lab.round(start, {**honest, 2: 100 * honest[2]})
     assert report.attempts == 2
-    assert [(entry["client"], entry["attempt"]) for entry in report.refused] == [(2, 0)]
-    (entry,) = report.clipped
-    assert entry["client"] == 2
+    assert [(entry["client"], entry["attempt"]) for entry in list_refused(report.told)] == [(2, 0)]
+    assert report.log[0].refused == []
+    assert 2 in report.log[0].accepted
+    ((client, factor),) = report.clipped.items()
+    assert client == 2
     # In the second attempt it counts at three times the usual length.
-    assert entry["factor"] == pytest.approx(3 / 100, rel=0.1)
+    assert factor == pytest.approx(3 / 100, rel=0.1)
     assert float((state.model - quiet.model).norm()) < 2 * float((quiet.model - start.model).norm())
 
 

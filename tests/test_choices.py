@@ -65,7 +65,7 @@ def test_nothing_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"algorithm": "fedavg"}, "algorithm 'fedavg' is one"),
+        ({"algorithm": "fedavg"}, "FedAvg is trained in rounds"),
         ({"selection": "paper"}, "selection 'paper' chooses among rounds"),
         ({"shared_fraction": 0.1}, "one round shares no points"),
         ({"pooled": True}, "pooled compares with them"),

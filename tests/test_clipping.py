@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
-from fedmlh.federated.clipping import EARLY_SLACK, SLACK, Clipping, Lengths, cap_weight, confine
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.task import Task
+from fedmlh.federated.transforms.clipping import EARLY_SLACK, SLACK, Clipping, Lengths, cap_weight, confine
 from tiny import TINY
 
 CODECS = ["fp32", "fp16", "int8", "int4", "int2", "topk-10%", "sketch-50%", "sketch-5%", "int4+zlib"]
@@ -64,7 +64,7 @@ def test_with_a_correction_the_bound_is_wider_and_refuses() -> None:
     assert not corrected.scales
     assert corrected.updates[0] == pytest.approx(4 * plain.updates[0])
     recent = Lengths((0.1,), (0.3,))
-    assert clipping(correction="scaffold").bounds([0], recent).control == pytest.approx(4 * EARLY_SLACK * 0.3)
+    assert clipping(correction="scaffold").bounds([0], recent).extra == pytest.approx(4 * EARLY_SLACK * 0.3)
 
 
 @pytest.mark.parametrize("name", CODECS)

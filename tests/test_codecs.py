@@ -1,10 +1,14 @@
 """Codecs: what comes back, in how many bytes, and that no bytes from outside do harm."""
 
 import math
+import re
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +16,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmlh import parts
 from fedmlh.config import Config, parse_codec
 from fedmlh.entropy import coding
 from fedmlh.errors import UserError
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
+from fedmlh.federated.codecs.codec import Codec, check_size
 from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.codecs.integers import BLOCK
 from fedmlh.federated.codecs.sketch import ROWS
 from fedmlh.federated.codecs.topk import _largest
-from fedmlh.federated.messages import UpdateHeader
+from fedmlh.federated.messages import BroadcastHeader, UpdateHeader, unpack
+from test_messages import SIZES, Federation
 
 PLAIN = ["fp32", "fp16", "int8", "int4", "int2", "topk-1%", "topk-12.5%", "topk-100%", "sketch-10%", "sketch-100%"]
 GRIDS = ["grid-25%", "grid-100%", "grid-199%"]
+DOCS = Path(__file__).parent.parent / "docs"
 NAMES = [*PLAIN, *(f"{name}+zlib" for name in PLAIN), *GRIDS]
 #: Any finite float32: zeros of both signs, subnormals, the largest.
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -189,7 +197,7 @@ def test_with_four_bits_or_more_less_is_left_out_than_was_given(bits, less):
         errors = [float((pass_through(f"int{bits}", values, seed) - values).square().sum()) for seed in range(30)]
         left.append(np.mean(errors) / float(values.square().sum()))
     assert max(left) == pytest.approx((math.sqrt(1 + (BLOCK - 1) / top**2) - 1) / 2, rel=0.1)
-    assert (max(left) < 1) == less
+    assert (max(left) < 1) == less == (not parse_codec(f"int{bits}").family.leaves_more)
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
@@ -567,27 +575,145 @@ def test_names_say_kind_share_and_whether_to_deflate():
         assert getattr(Config(**{name: "topk-1%"}), name) == "topk-1%"
 
 
-WRONG = (
-    "int3 INT8 topk topk-% topk-0% topk-101% topk-1 topk-1e1% topk--1% topk-١% sketch sketch-0.0% fp32-10% zlib +zlib"
-)
-WRONG += " fp32+ fp32+zlib+zlib fp32+gzip int8\n topk-0.00001% grid grid-24.9% grid-199.1% grid-200% grid-100%+zlib"
+#: What is said of a name that is none: of a family that there is, how its names are made.
+NONE = "say fp32[+zlib], fp16[+zlib], "
+WRONG = {
+    **dict.fromkeys(["zlib", "+zlib", "", "x" * 200, "١"], NONE),
+    "int3": f"{NONE}*; did you mean 'int8'?",
+    "INT8": f"{NONE}*; did you mean 'int8'?",
+    " fp32": f"{NONE}*; did you mean 'fp32'?",
+    "tpk-5%+zlib": f"{NONE}*; did you mean 'topk'?",
+    **dict.fromkeys(
+        ["topk", "topk-%", "topk-0%", "topk-101%", "topk-1", "topk-1e1%", "topk--1%", "topk-١%", "topk-0.00001%"],
+        "say topk-N%[+zlib] with N from 0.001 to 100",
+    ),
+    **dict.fromkeys(["sketch", "sketch-0.0%"], "say sketch-N%[+zlib] with N from 0.001 to 100"),
+    **dict.fromkeys(["fp32-10%", "fp32+", "fp32+zlib+zlib", "fp32+gzip", "fp32-"], "say fp32[+zlib]"),
+    **dict.fromkeys(
+        ["grid", "grid-24.9%", "grid-199.1%", "grid-200%", "grid-100%+zlib"], "say grid-N% with N from 25 to 199"
+    ),
+    "int8\n": "it must be text without control characters",
+}
 
 
-@pytest.mark.parametrize("wrong", [*WRONG.split(" "), "", " fp32"])
+@pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("setting", ["update_codec", "broadcast_codec"])
-def test_a_name_that_is_none_gets_one_sentence(setting, wrong):
+def test_a_name_that_is_none_gets_one_sentence_that_says_what_there_is(setting, wrong):
     with pytest.raises(UserError) as error:
         Config(**{setting: wrong})
-    problem = "it must be text without control characters" if "\n" in wrong else "say fp32, fp16, "
-    assert str(error.value).startswith(f"{setting} is {wrong!r}: {problem}")
-    assert "\n" not in str(error.value)
+    begin, some, end = WRONG[wrong].partition("*")
+    said = str(error.value)
+    assert said.startswith(f"{setting} is {repr(wrong)[:60]}: {begin}")
+    assert said.endswith(end) if some else said.endswith(begin) or begin == NONE
+    assert "\n" not in said
+    if begin == NONE:
+        assert all(family in said for family in parts.OWN["codec"])
 
 
 @pytest.mark.parametrize("name", ["int2", "int2+zlib", "sketch-10%", "sketch-100%+zlib"])
 def test_a_codec_that_leaves_out_more_than_it_sends_is_for_updates_only(name):
     assert Config(update_codec=name).update_codec == name
-    with pytest.raises(UserError, match="use it for updates only"):
+    with pytest.raises(UserError, match="use it for updates only, and fp32, fp16, int8, int4, topk or grid here"):
         Config(broadcast_codec=name)
+
+
+def test_what_a_config_asks_of_a_codec_needs_neither_numpy_nor_torch():
+    """`fedmlh --help` and `fedmlh config` would wait for them."""
+    names = [name for name in NAMES if not parse_codec(name).family.leaves_more]
+    lines = [f"Config(update_codec={name!r}, broadcast_codec={name!r})" for name in names]
+    ask = ["import sys", "from fedmlh.config import Config", *lines, "print({'numpy', 'torch'} & sys.modules.keys())"]
+    ended = subprocess.run([sys.executable, "-c", "\n".join(ask)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"
+
+
+# A family of one's own.
+
+
+class Steps(Codec):
+    """Multiples of N thousandths as whole numbers of 16 bits; what rounding leaves out is kept."""
+
+    percent = (Fraction(1), Fraction(50))
+    feedback = True
+
+    def size(self, length):
+        return 2 * length
+
+    def encode(self, values, rng):
+        return np.rint(values.numpy() / float(self.share) * 10).astype("<i2").tobytes()
+
+    def decode(self, payload, length, rng):
+        check_size(payload, self.size(length))
+        return torch.from_numpy(np.frombuffer(payload, "<i2").astype(np.float32)) * (float(self.share) / 10)
+
+
+class Halves(Steps):
+    """The same, of the whole model."""
+
+    percent = None
+    whole = True
+    deflates = False
+
+
+class Signs(Steps):
+    """The same, for updates only."""
+
+    leaves_more = True
+
+
+@pytest.fixture
+def _own_families(monkeypatch):
+    example = re.search(r"```python\n(.*?)```", (DOCS / "codecs.md").read_text(), re.DOTALL)[1]
+    for name, family in (("steps", Steps), ("halves", Halves), ("signs", Signs), ("bf16", None)):
+        monkeypatch.setitem(parts.OWN["codec"], name, f"fedmlh.federated.codecs.{name}")
+        monkeypatch.setitem(parts._parts, ("codec", name), family)
+    exec(example, {"__name__": "fedmlh.federated.codecs.bf16"})
+
+
+@pytest.mark.usefixtures("_own_families", "one_thread")
+@pytest.mark.parametrize(
+    ("broadcasts", "model_sent", "off"),
+    [
+        ("steps-1%", False, 0.0005),
+        ("steps-1%+zlib", False, 0.0005),
+        ("halves", True, 0),
+        ("bf16", False, 0.01),
+        ("bf16+zlib", False, 0.01),
+    ],
+)
+def test_a_family_is_one_class_that_a_config_can_name_and_a_run_sends_with(broadcasts, model_sent, off):
+    fed = Federation(update_codec="steps-2%+zlib", broadcast_codec=broadcasts, clients_per_round=5)
+    state = fed.run(4)
+    size = len(state.model)
+    headers, payloads = zip(*(unpack(BroadcastHeader, message, 1 << 20) for message in fed.sent), strict=True)
+    assert {header.codec for header in headers} == {"initial", broadcasts}
+    if not broadcasts.endswith("+zlib"):
+        assert {len(payload) for payload in payloads} == {0, 2 * size + 4 * (not model_sent)}
+    assert bool(state.changes) != model_sent
+    assert model_sent or 0 < float((state.held - state.model).abs().max()) <= off * 1.001
+    # Updates are multiples of their step, and what they left out is kept.
+    residuals = [fed.memories[client].settle(state.accepted[client])["residual"] for client in SIZES]
+    assert all(0 < float(residual.abs().max()) <= 0.001 * 1.001 for residual in residuals)
+    plain = Federation(clients_per_round=5).run(4)
+    assert float((state.model - plain.model).abs().max()) < 0.2 < float((state.model - fed.server.begin().model).norm())
+
+
+@pytest.mark.usefixtures("_own_families")
+@pytest.mark.parametrize(
+    ("setting", "name", "said"),
+    [
+        ("update_codec", "steps-51%", "say steps-N%[+zlib] with N from 1 to 50"),
+        ("update_codec", "halves+zlib", "say halves"),
+        ("update_codec", "stebs-2%", "with N from 1 to 50 or bf16[+zlib]; did you mean 'steps'?"),
+        (
+            "broadcast_codec",
+            "signs-2%",
+            "use it for updates only, and fp32, fp16, int8, int4, topk, grid, steps, halves or bf16",
+        ),
+    ],
+)
+def test_a_config_knows_of_a_family_what_its_class_says(setting, name, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        Config(**{setting: name})
 
 
 def test_scales_are_the_upper_halves_of_floats():

@@ -178,6 +178,25 @@ def test_unknown_settings_name_the_nearest(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "x").exists()
 
 
+def test_settings_are_explained_with_and_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("config") == 0
+    shown = capsys.readouterr().out
+    assert "[server] How the server turns the updates of a round into the next model." in shown
+    assert "num_tables = 4   (1 to 1,024)" in shown
+    assert call("config", "demo", "--set", "server.momentum=0.5", "--set", "algorithm=fedavg") == 0
+    config = Config.from_toml(capsys.readouterr().out, "shown")
+    assert config == Config.load("demo").replace(server_momentum=0.5, label_map="identity", num_tables=1)
+    assert call("config", "--set", "rounds=3") == 2
+    assert "name one, e.g. fedmlh config recommended" in capsys.readouterr().err
+
+
+def test_sizes_that_are_chosen_cannot_be_set_but_fedavg_can(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("config", "recommended", "--set", "task.num_tables=3") == 2
+    assert "num_tables has no effect with sizes 'auto'" in capsys.readouterr().err
+    assert call("config", "recommended", "--set", "label_map=identity", "--set", "num_tables=1") == 0
+    assert Config.from_toml(capsys.readouterr().out, "shown").is_fedavg
+
+
 @pytest.mark.parametrize("name", presets())
 def test_configs_survive_their_own_text(name: str, tmp_path: Path) -> None:
     config = Config.load(name)

@@ -447,9 +447,9 @@ def test_settings_without_effect_are_not_what_differs() -> None:
     base = Config(name="a")
     fedavg, once = base.replace(algorithm="fedavg"), base.replace(training="one-round", loss="softmax")
     shown = dict(list_differing([base, base.replace(num_tables=8, label_map="universal"), fedavg]))
-    assert shown["num_tables"] == ["4", "8", "–"]
-    assert shown["label_map"] == ["murmur3", "universal", "–"]
-    assert shown["algorithm"] == ["fedmlh", "fedmlh", "fedavg"]
+    assert shown["num_tables"] == ["4", "8", "1"]
+    assert shown["num_buckets"] == ["250", "250", "–"]
+    assert shown["label_map"] == ["murmur3", "universal", "identity"]
     assert "loss" not in dict(list_differing([base, once]))
     assert dict(list_differing([base.replace(loss="softmax"), once]))["loss"] == ["softmax", "–"]
     assert not dict(list_differing([base, base.replace(name="b", seed=4)]))
@@ -466,3 +466,17 @@ def test_runs_of_one_name_are_told_apart_in_few_words(tmp_path: Path) -> None:
     assert compare(runs[:1]).names == ["demo"]
     assert compare(runs[:2]).names == ["demo, num_buckets 20", "demo, num_buckets 30"]
     assert compare(runs).names == ["demo, r0", "demo, r1", "demo, r2"]
+
+
+def test_fedavg_alone_has_nothing_to_stand_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "demo", "--set", "algorithm=fedavg", "--out", tmp_path / "c") == 2
+    assert "demo is FedAvg, which says nothing of FedMLH's tables: name a second set-up" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_swept_setting_may_be_named_by_its_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "demo", "--sweep", "server.momentum=0.5,0.9", "--sweep", "server_momentum=1,0") == 2
+    assert "server_momentum is swept, and given a second time" in capsys.readouterr().err
+    swept = ["--sweep", "algorithm=fedmlh,fedavg", "--sweep", "evaluation.top_k=1,3"]
+    assert call("compare", "demo", *swept, "--out", tmp_path / "c") == 2
+    assert "methods that differ in top_k cannot be compared" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def together_and_alone(maps, hidden, recipe, *, corrected=False):
             for c in clients
         ]
         corrections = [draw_correction(stack, client) for client in clients] if corrected else []
-        got = trainer.train(models, clients, orders, recipe.learning_rate, corrections)
+        got = trainer.train_clients(models, clients, orders, recipe.learning_rate, corrections)
         for client, model, order, extra, (trained, loss) in zip(
             clients, models, orders, corrections or [None] * len(clients), got, strict=True
         ):

@@ -7,10 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from fedmlh.model import decoder, ranking
-from fedmlh.model.decode import decode, label_scores, top_labels
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.ranking import Ranker
+from fedmlh.model import ranking
+from fedmlh.model.ranking import Decoder, Ranker, decode, label_scores, top_labels
 from fedmlh.model.stack import Stack
 
 
@@ -162,9 +160,9 @@ class TestDecoder:
     @pytest.fixture(autouse=True)
     def _small_shapes_take_the_fast_way_too(self, monkeypatch):
         pytest.importorskip("numba")
-        monkeypatch.setattr(decoder, "_SMALL", 0)
-        monkeypatch.setattr(decoder, "_SMALL_FOR_THREADS", 0)
-        monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+        monkeypatch.setattr(ranking, "_SMALL", 0)
+        monkeypatch.setattr(ranking, "_SMALL_FOR_THREADS", 0)
+        monkeypatch.setattr(ranking, "_LARGEST_SHARE", 1)
 
     @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 7), st.integers(1, 150), st.data())
@@ -231,8 +229,8 @@ class TestDecoder:
         assert_same_bits(Decoder(buckets, 50)(scores, 5), decode(scores, buckets, 5))
 
     def test_without_numba_the_plain_way_is_taken(self, monkeypatch):
-        monkeypatch.setattr(decoder, "_kernels", lambda: None)
-        monkeypatch.setattr(decoder, "_PLAIN_SCORES", 900)
+        monkeypatch.setattr(ranking, "_kernels", lambda: None)
+        monkeypatch.setattr(ranking, "_PLAIN_SCORES", 900)
         rng = np.random.default_rng(8)
         scores, buckets = draw_scores("whole", rng, 3, 20, 30), torch.from_numpy(rng.integers(0, 30, (3, 400)))
         assert_same_bits(Decoder(buckets, 30)(scores, 5), decode(scores, buckets, 5))
@@ -274,8 +272,8 @@ class TestRanker:
     def _both_ways(self, request, monkeypatch):
         if request.param == "compiled":
             pytest.importorskip("numba")
-            monkeypatch.setattr(decoder, "_SMALL", 0)
-            monkeypatch.setattr(decoder, "_LARGEST_SHARE", 1)
+            monkeypatch.setattr(ranking, "_SMALL", 0)
+            monkeypatch.setattr(ranking, "_LARGEST_SHARE", 1)
 
     def test_large_batches_are_whole_blocks(self):
         stack, model, features, buckets = make_case(n=1100)
@@ -299,20 +297,30 @@ class TestRanker:
             np.testing.assert_array_equal(labels, whole[0])
             np.testing.assert_allclose(values, whole[1], rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize(("loss", "decoding"), [("bce", "log-probs"), ("softmax", "log-probs"), ("bce", "logits")])
-    def test_scores_are_mean_log_likelihoods_or_logits(self, loss, decoding):
+    @pytest.mark.parametrize(
+        ("loss", "decoding"),
+        [("bce", "log-probs"), ("softmax", "log-probs"), ("bce", "logits"), ("bce", "probs"), ("softmax", "probs")],
+    )
+    def test_scores_are_means_of_what_the_decoding_says(self, loss, decoding):
         """From the weights, in float64."""
         stack, model, (x,), buckets = make_case()
         W1, b1, W2, b2 = (view.double().numpy() for view in stack.views(model))
         hidden = np.maximum(np.einsum("nd,rdh->rnh", x.toarray().astype(np.float64), W1) + b1[:, None], 0)
         s = np.einsum("rnh,rhb->rnb", hidden, W2) + b2[:, None]
+        if decoding != "logits":
+            s = 1 / (1 + np.exp(-s)) if loss == "bce" else np.exp(s) / np.exp(s).sum(axis=2, keepdims=True)
         if decoding == "log-probs":
-            s = np.log(1 / (1 + np.exp(-s)) if loss == "bce" else np.exp(s) / np.exp(s).sum(axis=2, keepdims=True))
+            s = np.log(s)
         scores = np.mean([s[r][:, table] for r, table in enumerate(buckets.numpy())], axis=0)
         labels, values = gather(Ranker(stack, buckets, loss, decoding), model, (x,), 50)
         np.testing.assert_allclose(values, np.take_along_axis(scores, labels, axis=1), atol=1e-5)
         assert (np.sort(labels, axis=1) == np.arange(50)).all()
         assert (np.diff(values, axis=1) <= 0).all()
+
+    def test_a_decoding_that_there_is_not_scores_nothing(self):
+        stack, model, features, buckets = make_case()
+        with pytest.raises(KeyError, match="odds"):
+            Ranker(stack, buckets, "bce", "odds").score(model, features)
 
     @pytest.mark.parametrize("numbers_at_once", [1, 1 << 23])
     def test_excluded_pairs_are_dropped_and_the_rest_moves_up(self, numbers_at_once, monkeypatch):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedmlh.federated import grid_changes
 from fedmlh.federated.broadcast import (
     drop_old,
     encode_change,
@@ -19,7 +18,8 @@ from fedmlh.federated.broadcast import (
 )
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import write_levels
+from fedmlh.federated.codecs.grid_changes import snap
+from fedmlh.federated.codecs.grid_levels import write_levels
 from fedmlh.federated.messages import FRAME, BroadcastHeader, Reason, Rejected, pack, unpack
 from fedmlh.federated.participation import Attempt
 from fedmlh.federated.task import Task
@@ -53,7 +53,7 @@ def starts(monkeypatch):
 
     def spy(self, broadcast, memory):
         work = accept(self, broadcast, memory)
-        seen.append((self.number, bits(work.model)))
+        seen.append((self.client_id, bits(work.model)))
         return work
 
     monkeypatch.setattr(Client, "accept", spy)
@@ -234,7 +234,7 @@ def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_n
     state = fed.run(4)
     del fed.memories[3]
     state, report = fed.server.run_round(state, fed.exchange())
-    assert [(entry["client"], entry["reason"]) for entry in report.refused] == [(3, str(Reason.STATE))]
+    assert [(entry.client, entry.reason) for entry in report.refused] == [(3, Reason.STATE)]
     assert 3 not in state.accepted
     assert report.accepted == [0, 1, 2, 4]
     starts.clear()
@@ -366,37 +366,37 @@ def test_what_a_client_missed_is_sent_as_one_change_that_is_much_shorter_than_al
 
 def test_the_order_in_which_changes_are_added_up_does_not_change_a_bit():
     """So that the sum of all that a client missed gives the bits that others hold."""
-    codec, rng = make_codec(GRID), np.random.default_rng(0)
+    sums, rng = make_codec(GRID).sums, np.random.default_rng(0)
     initial = torch.from_numpy(rng.normal(size=1000).astype(np.float32))
-    model, held, changes, models = initial, initial, {}, [grid_changes.snap(initial)]
+    model, held, changes, models = initial, initial, {}, [snap(initial)]
     for number in range(1, 30):
         step = rng.normal(size=1000) * 10 ** rng.uniform(-6, 3)
         model = (model + torch.from_numpy(step.astype(np.float32))).clamp(-1024, 1024)
-        changes[number], held = grid_changes.encode_change(codec, model, held)
+        changes[number], held = sums.encode_change(model, held)
         models.append(held)
     assert float(held.abs().max()) > 900
-    sums = grid_changes.add_up(changes, 29, 1000, range(29))
-    assert sums.keys() == set(range(29))
-    for start, payload in sums.items():
-        assert bits(grid_changes.add_changes(models[start], memoryview(payload))) == bits(held)
+    added = sums.add_up(changes, 29, 1000, range(29))
+    assert added.keys() == set(range(29))
+    for start, payload in added.items():
+        assert bits(sums.add(models[start], memoryview(payload))) == bits(held)
     del changes[12]
-    assert grid_changes.add_up(changes, 29, 1000, [5, 11, 12, 20]).keys() == {12, 20}
+    assert sums.add_up(changes, 29, 1000, [5, 11, 12, 20]).keys() == {12, 20}
 
 
 def test_a_grid_holds_no_value_beyond_what_a_model_may_have():
-    codec, held = make_codec(GRID), torch.tensor([1023.25, -1023.25, 0.0, 5.0])
-    payload, new = grid_changes.encode_change(codec, torch.tensor([1024.0, -1024.0, 0.0, -700.0]), held)
+    sums, held = make_codec(GRID).sums, torch.tensor([1023.25, -1023.25, 0.0, 5.0])
+    payload, new = sums.encode_change(torch.tensor([1024.0, -1024.0, 0.0, -700.0]), held)
     assert float(new.abs().max()) <= 1024
-    assert bits(grid_changes.add_changes(held, memoryview(payload))) == bits(new)
+    assert bits(sums.add(held, memoryview(payload))) == bits(new)
     with pytest.raises(ValueError, match="beyond 1024"):
-        grid_changes.add_changes(new.sign() * 1024, memoryview(write_levels(new.sign().numpy(), -3)))
+        sums.add(new.sign() * 1024, memoryview(write_levels(new.sign().numpy(), -3)))
 
 
 def test_a_sum_with_too_many_steps_is_sent_as_floats():
     fed = Federation(broadcast_codec=GRID)
     state = fed.run(3)
     far = state.held.clone()
-    start = grid_changes.snap(fed.task.initial(fed.server.seeds.run))
+    start = snap(fed.task.initial(fed.server.seeds.run))
     place = int(start.argmin())
     far[place], far[place - 1] = 1024.0, start[place - 1] + 2.0**-14
     assert start[place] < 0
@@ -462,6 +462,6 @@ def test_damaged_sums_are_refused_or_give_a_model_that_is_finite():
 
 def test_snapping_moves_nothing_that_clients_hold():
     values = torch.from_numpy((np.random.default_rng(0).uniform(-1024, 1024, 1000)).astype(np.float32))
-    snapped = grid_changes.snap(values)
-    assert torch.equal(grid_changes.snap(snapped), snapped)
+    snapped = snap(values)
+    assert torch.equal(snap(snapped), snapped)
     assert float((snapped - values).abs().max()) <= 2.0**-15

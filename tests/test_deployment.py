@@ -1,10 +1,13 @@
 """Sites agree before they train: terms, a site's points and labels in them, what it keeps, and its refusals."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.evaluation.metrics import Metrics, summarize_sums
 from fedmlh.evaluation.questions import Report, ask, read_report, write_report
+from fedmlh.federated import messages
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
@@ -256,6 +260,22 @@ def test_a_site_answers_as_a_client_in_process_does(
         assert both[0] == both[1]
         assert report.accepted == [0]
         assert state.round == number
+
+
+def test_a_site_reads_a_broadcast_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = make_site(federation, "north")
+    server = Server(federation.agreement.task, {0: len(site.points.train)}, CPU)
+    message = server.broadcast(dataclasses.replace(server.begin(), round=1), 0, 0)
+    hashed: list[int] = []
+
+    def spy(content: bytes) -> Any:
+        hashed.append(len(content))
+        return hashlib.sha256(content)
+
+    monkeypatch.setattr(messages, "hashlib", SimpleNamespace(sha256=spy))
+    site.answer(message)
+    assert hashed.count(len(message) - 32) == 1
+    assert max(hashed) == len(message) - 32
 
 
 def test_a_site_that_lost_what_it_kept_says_so(federation: Federation) -> None:

@@ -24,9 +24,11 @@ from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.codecs.grid import read_vector
 from fedmlh.federated.messages import FRAME, MAX_HEADER, Reason, Rejected
+from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
-from fedmlh.federated.validate import Expected, check_update
+from fedmlh.federated.transforms.clipping import Bounds
+from fedmlh.federated.validate import Expected
 
 CPU = torch.device("cpu")
 DATA = synthesize(num_points=200, num_test=20, num_features=60, num_labels=40)
@@ -116,7 +118,6 @@ def scene(request):
     state, _ = server.run_round(start, replay(*((n, earlier[n]) for n in server.sample(1, 0))))
     now, sampled = federation.answers(state, 0), server.sample(2, 0)
     config = server.task.config
-    bounds = server.clipping.bounds(sampled, state.lengths)
     expected = Expected(
         server.run,
         server.task.fingerprint,
@@ -125,12 +126,10 @@ def scene(request):
         config.update_codec,
         len(state.model),
         {n: server.max_examples[n] for n in sampled},
-        bounds.updates,
-        bounds.control,
-        bounds.scales,
+        server.clipping.bounds(sampled, state.lengths),
         100,
         config.seed,
-        config.correction == "scaffold",
+        server.remedy.extra,
     )
     outcome, report = server.run_round(state, replay(*((n, now[n]) for n in sampled)))
     assert report.accepted == sampled
@@ -434,7 +433,7 @@ def test_there_are_more_than_a_thousand_mutations(scene):
 def test_every_mutation_is_refused_for_the_right_reason(scene, family):
     for bad in draw(family, scene):
         with pytest.raises(Rejected) as refusal:
-            check_update(bad.message, bad.sender, scene.expected, ())
+            scene.expected.check(bad.sender, bad.message, ())
         assert refusal.value.reason in bad.reasons, (bad.name, str(refusal.value))
 
 
@@ -449,20 +448,21 @@ def test_beside_honest_updates_a_mutation_changes_no_bit(scene, family):
         assert same(state, scene.outcome), bad.name
         assert report.accepted == scene.sampled
         assert report.attempts == 1
-        assert [entry["client"] for entry in report.refused] == [bad.sender]
-        assert report.refused[0]["reason"] in bad.reasons | {Reason.DUPLICATE}
-        assert json.loads(json.dumps(report.refused)) == report.refused
+        assert [entry.client for entry in report.refused] == [bad.sender]
+        assert report.refused[0].reason in bad.reasons | {Reason.DUPLICATE}
+        written = list_refused(report.told)
+        assert json.loads(json.dumps(written)) == written
         assert report.bytes_up == sum(len(reply) for _, reply in replies)
 
 
 def test_an_update_that_is_too_long_is_scaled_to_the_bound_and_keeps_its_direction(scene):
-    if scene.expected.control:
+    if scene.expected.extra:
         pytest.skip("with a control it is refused")
     sender, codec = scene.sampled[0], scene.expected.codec
     header, payload = split(scene.now[sender])
     honest, rng = read(codec, payload).astype(np.float64), np.random.default_rng(5)
-    bound, top = scene.expected.max_rms[sender], 6e4 if codec == "fp16" else 1e30
-    strict = dataclasses.replace(scene.expected, scales=False)
+    bound, top = scene.expected.bounds.updates[sender], 6e4 if codec == "fp16" else 1e30
+    strict = dataclasses.replace(scene.expected, bounds=dataclasses.replace(scene.expected.bounds, scales=False))
     spike = honest.copy()
     spike[3] = LIMIT * 1.01
     for values in (
@@ -474,15 +474,17 @@ def test_an_update_that_is_too_long_is_scaled_to_the_bound_and_keeps_its_directi
         spike,
     ):
         message = sign(canonical(header), write(codec, values))
-        update = check_update(message, sender, scene.expected, ())
+        update = scene.expected.check(sender, message, ())
         sent = read(codec, split(message)[1]).astype(np.float64)
-        assert update.length == pytest.approx(bound, rel=1e-4)
-        assert update.factor == pytest.approx(bound / np.sqrt(np.mean(np.square(sent))), rel=1e-4)
-        np.testing.assert_allclose(update.values.numpy(), sent * update.factor, rtol=1e-3, atol=1e-6 * bound)
+        assert update.delta.length == pytest.approx(bound, rel=1e-4)
+        assert update.delta.factor == pytest.approx(bound / np.sqrt(np.mean(np.square(sent))), rel=1e-4)
+        np.testing.assert_allclose(
+            update.delta.values.numpy(), sent * update.delta.factor, rtol=1e-3, atol=1e-6 * bound
+        )
         with pytest.raises(Rejected) as refusal:
-            check_update(message, sender, strict, ())
+            strict.check(sender, message, ())
         assert refusal.value.reason == Reason.RANGE
-    assert check_update(scene.now[sender], sender, scene.expected, ()).factor == 1
+    assert scene.expected.check(sender, scene.now[sender], ()).delta.factor == 1
 
 
 def test_no_parameter_may_jump_beyond_the_limit(scene):
@@ -492,17 +494,18 @@ def test_no_parameter_may_jump_beyond_the_limit(scene):
     sender = scene.sampled[1]
     header, payload = split(scene.now[sender])
     dtype = np.dtype("<f4" if scene.expected.codec == "fp32" else "<f2")
-    lenient = dataclasses.replace(scene.expected, max_rms=dict.fromkeys(scene.expected.max_rms, math.inf))
+    bounds = dataclasses.replace(scene.expected.bounds, updates=dict.fromkeys(scene.sampled, math.inf))
+    lenient = dataclasses.replace(scene.expected, bounds=bounds)
     for value in (LIMIT, np.nextafter(dtype.type(LIMIT), dtype.type(np.inf))):
         for sign_of in (1, -1):
             values = np.frombuffer(payload, dtype).copy()
             values[0] = sign_of * value
             message = sign(canonical(header), values.tobytes())
             if value == LIMIT:
-                assert check_update(message, sender, lenient, ()).values[0] == sign_of * value
+                assert lenient.check(sender, message, ()).delta.values[0] == sign_of * value
                 continue
             with pytest.raises(Rejected) as refusal:
-                check_update(message, sender, lenient, ())
+                lenient.check(sender, message, ())
             assert refusal.value.reason == Reason.RANGE
 
 
@@ -535,12 +538,12 @@ def test_a_second_answer_in_a_round_is_a_duplicate(scene):
         header, payload = split(scene.now[n])
         for again in (scene.now[n], sign(canonical(header), bytes(len(payload)))):
             with pytest.raises(Rejected) as refusal:
-                check_update(again, n, scene.expected, {n})
+                scene.expected.check(n, again, {n})
             assert refusal.value.reason == Reason.DUPLICATE
             replies = [*((m, scene.now[m]) for m in scene.sampled), (n, again)]
             state, report = server.run_round(scene.state, replay(*replies))
             assert same(state, scene.outcome)
-            assert [(entry["client"], entry["reason"]) for entry in report.refused] == [(n, Reason.DUPLICATE)]
+            assert [(entry.client, entry.reason) for entry in report.refused] == [(n, Reason.DUPLICATE)]
 
 
 def test_a_hundred_replays_are_a_hundred_refusals(scene):
@@ -558,7 +561,7 @@ def test_a_hundred_replays_are_a_hundred_refusals(scene):
     alone, _ = server.run_round(state, replay(*honest))
     among, report = server.run_round(state, replay(*heard, *honest))
     assert same(among, alone)
-    assert [entry["reason"] for entry in report.refused] == [Reason.ROUND] * 100
+    assert [entry.reason for entry in report.refused] == [Reason.ROUND] * 100
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -598,7 +601,7 @@ def test_with_thirty_percent_bad_clients_the_run_equals_the_honest_one(variant):
     attacked, reports = run(lambda n, reply: [(n, spoil(reply))])
     honest, _ = run(lambda n, reply: [])
     assert all(same(a, b) for a, b in zip(attacked, honest, strict=True))
-    assert all({entry["client"] for entry in report.refused} == bad for report in reports)
+    assert all({entry.client for entry in report.refused} == bad for report in reports)
     assert all(report.accepted == [0, 2, 3, 5, 6, 7, 9] for report in reports)
     everyone, _ = run(lambda n, reply: [(n, reply)])
     assert not torch.equal(everyone[-1].model, honest[-1].model)
@@ -621,7 +624,7 @@ def test_below_quorum_the_round_is_repeated_with_other_clients(scene):
     assert report.attempts == 2
     assert report.accepted == server.sample(2, 1)
     assert {moved.accepted[n] for n in report.accepted} == {(2, 1)}
-    assert [entry["attempt"] for entry in report.refused] == [0, 0]
+    assert [entry["attempt"] for entry in list_refused(report.told)] == [0, 0]
 
 
 def test_a_hundred_bombs_cost_no_memory(scene):
@@ -648,7 +651,7 @@ def test_a_hundred_bombs_cost_no_memory(scene):
     def refuse_all():
         for bomb in bombs * 10:
             with pytest.raises(Rejected):
-                check_update(bomb, sender, expected, ())
+                expected.check(sender, bomb, ())
 
     tracemalloc.start()
     try:
@@ -679,15 +682,13 @@ def test_an_update_is_decoded_within_twice_its_size():
         "fp32",
         server.task.stack.num_parameters,
         server.max_examples,
-        dict.fromkeys(server.max_examples, 10.0),
-        10.0,
-        True,
+        Bounds(dict.fromkeys(server.max_examples, 10.0), 10.0, True),
         100,
         0,
     )
     tracemalloc.start()
     try:
-        check_update(reply, n, expected, ())
+        expected.check(n, reply, ())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -702,7 +703,7 @@ def test_a_client_that_raises_is_named_and_left_out(scene):
 
     class Broken(Client):
         def answer(self, broadcast, memory):
-            raise broken[self.number]
+            raise broken[self.client_id]
 
     start = server.begin()
     answers = federation.answers(start, 0)
@@ -715,7 +716,7 @@ def test_a_client_that_raises_is_named_and_left_out(scene):
     state, report = server.run_round(start, local.exchange)
     assert same(state, honest)
     assert report.accepted == sampled[2:]
-    assert {entry["client"]: (entry["reason"], entry["detail"]) for entry in report.refused} == {
+    assert {entry.client: (entry.reason, entry.detail) for entry in report.refused} == {
         sampled[0]: (Reason.FAILED, "RuntimeError: disk on fire"),
         sampled[1]: (Reason.FAILED, "MemoryError: no room"),
     }

@@ -15,7 +15,7 @@ from fedmlh.engines.local import LocalClients
 from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
-from fedmlh.model.local_training import Shard, draw_orders, train
+from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
@@ -127,8 +127,7 @@ def make_config(**changes):
         batch_size=BATCH,
         num_buckets=B,
         feature_map="none",
-        **changes,
-    )
+    ).replace(**changes)
 
 
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 5)], ids=str)
@@ -179,7 +178,7 @@ def test_a_stack_trains_as_its_sub_models_would_alone(optimizer, maps):
     start = stack.initial(1)
     shard = Shard(tuple(csr_matrix(x) for x in X), tuple(csr_matrix(z) for z in Z))
     recipe = Recipe("bce", optimizer, RATES[optimizer], epochs=3, batch_size=5)
-    flat, loss = train(stack, start, shard, recipe, draw_orders(n, recipe, np.random.default_rng(9)))
+    flat, loss = train_shard(stack, start, shard, recipe, draw_orders(n, recipe, np.random.default_rng(9)))
 
     modules, losses = [make_module((D, 8, 6, B)) for _ in range(tables)], []
     for table, module in enumerate(modules):
@@ -199,7 +198,7 @@ def test_training_leaves_the_model_it_starts_from():
     X, Y = make_clients()
     shard = Shard((csr_matrix(X[0]),), (csr_matrix(Y[0][:, :B]),) * 2)
     recipe = Recipe("softmax", "adam", 0.1, epochs=1, batch_size=4)
-    moved, _ = train(stack, start, shard, recipe, draw_orders(len(shard), recipe, np.random.default_rng(0)))
+    moved, _ = train_shard(stack, start, shard, recipe, draw_orders(len(shard), recipe, np.random.default_rng(0)))
     assert torch.equal(start, kept)
     assert not torch.equal(moved, kept)
     assert not moved.requires_grad

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from fedmlh.model import local_training
-from fedmlh.model.local_training import Shard, draw_orders, train, train_plain
+from fedmlh.model.local_training import Shard, draw_orders, train_plain, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
@@ -59,6 +59,13 @@ def both(case, *, loss, optimizer, learning_rate, batch_size=8, epochs=3, tie=({
     results = [f(*arguments) for f in (kernels.train_compiled, train_plain)]
     assert torch.equal(start, stack.initial(1))
     return start, *results
+
+
+@pytest.mark.parametrize("loop", [kernels.train_compiled, train_plain])
+def test_an_optimizer_that_there_is_not_trains_in_no_loop(loop):
+    stack, features, buckets, _ = make_case((7,), 1)
+    with pytest.raises(KeyError, match="adagrad"):
+        loop(stack, stack.initial(1), features, buckets, np.arange(57)[None], Recipe("bce", "adagrad", 0.1, 1, 8))
 
 
 @pytest.mark.parametrize("loss", OWN["loss"])
@@ -142,7 +149,7 @@ def test_the_same_bits_alone_and_side_by_side():
     shard, start, recipe = Shard(features, buckets), stack.initial(3), Recipe("bce", "adam", 1e-2, 2, 20)
 
     def work(_):
-        return train(stack, start, shard, recipe, draw_orders(300, recipe, np.random.default_rng(5)))
+        return train_shard(stack, start, shard, recipe, draw_orders(300, recipe, np.random.default_rng(5)))
 
     alone = work(0)
     with ThreadPoolExecutor(4) as pool:
@@ -182,7 +189,7 @@ def test_without_numba_training_gives_the_same_model(monkeypatch):
     for compiled in (local_training.compiled, None):
         monkeypatch.setattr(local_training, "compiled", compiled)
         models.append(
-            train(stack, stack.initial(2), shard, recipe, draw_orders(57, recipe, np.random.default_rng(1)))[0]
+            train_shard(stack, stack.initial(2), shard, recipe, draw_orders(57, recipe, np.random.default_rng(1)))[0]
         )
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=2e-6)
     assert not torch.equal(models[0], stack.initial(2))

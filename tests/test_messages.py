@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.engines.local import LocalClients
+from fedmlh.engines.local import ClientsTogether, LocalClients
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.codecs import make_codec
@@ -469,7 +469,7 @@ class TestRounds:
         expected, _ = without.server.run_round(
             without.server.begin(), without.exchange(lambda attempt, client, reply: [] if client == victim else [reply])
         )
-        assert [(entry["client"], entry["reason"]) for entry in report.refused] == [(victim, str(reason))]
+        assert [(entry.client, entry.reason) for entry in report.refused] == [(victim, reason)]
         assert torch.equal(state.model, expected.model)
         assert state.accepted == expected.accepted
 
@@ -479,7 +479,7 @@ class TestRounds:
             fed.server.begin(), fed.exchange(lambda attempt, client, reply: [reply, reply])
         )
         assert torch.equal(state.model, once.run(1).model)
-        assert [entry["reason"] for entry in report.refused] == [str(Reason.DUPLICATE)] * 3
+        assert [entry.reason for entry in report.refused] == [Reason.DUPLICATE] * 3
 
     def test_workers_and_order_of_arrival_change_no_bit(self):
         """Law 1, with weights by examples and a codec that keeps state."""
@@ -562,13 +562,16 @@ def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for
     calls, recipe = [], Recipe("bce", "adam", 0.1, 1, 8)
 
     class Trainer:
-        def train(self, models, clients, orders, learning_rate, corrections):
+        def train_clients(self, models, clients, orders, learning_rate, corrections):
             calls.append(list(clients))
             return [(model + 1, 0.5) for model in models]
 
     class Stub:
         def __init__(self, good):
             self.good = good
+
+        def read(self, message):
+            return message
 
         def accept(self, broadcast, memory):
             if not self.good:
@@ -578,7 +581,7 @@ def test_clients_trained_at_once_refuse_what_they_must_and_nobody_is_trained_for
         def reply(self, work, trained, loss):
             return repr(trained.tolist()).encode(), Memory()
 
-    local = LocalClients({0: Stub(True), 1: Stub(False), 2: Stub(True)}, 1, Trainer())
+    local = ClientsTogether({0: Stub(True), 1: Stub(False), 2: Stub(True)}, Trainer())
     replies = dict(local.exchange([0, 1, 2], lambda client: b""))
     assert replies[0] == replies[2] == b"[1.0, 1.0]"
     assert isinstance(replies[1], Rejected)

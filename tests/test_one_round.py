@@ -28,7 +28,7 @@ from fedmlh.federated.messages import Rejected
 from fedmlh.federated.task import Task
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
-from fedmlh.model.decoder import Decoder
+from fedmlh.model.ranking import Decoder
 from fedmlh.oneround import solve
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import RIDGES, Choice, Chooser, Problem
@@ -222,12 +222,16 @@ def test_sums_are_the_same_bits_however_points_are_dealt_out(owners, order, data
     rounded = round_points(Slots.fit(Counts.of(X).frequencies, 40, 20, 7, weigh=False).apply(X), 5)
     whole, owners = Sums.of(rounded, Y), np.array(owners)
     parts = [Sums.of(rounded[owners == owner], Y[owners == owner]) for owner in order]
-    adder, plain = Adder(), Sums.empty(whole.num_slots, 12)
-    for part in parts:
+    adder, plain = Adder(whole.num_slots, 12), Sums.empty(whole.num_slots, 12)
+    elsewhere = [Adder(whole.num_slots, 12) for _ in range(2)]
+    for place, part in enumerate(parts):
         adder.add(part)
+        elsewhere[place % 3 % 2].add(part)
         plain = part + plain
-    assert same_sums(adder.total(whole.num_slots, 12), whole)
+    assert same_sums(adder.result(), whole)
     assert same_sums(plain, whole)
+    elsewhere[0].merge(elsewhere[1])
+    assert same_sums(elsewhere[0].result(), whole)
     gone = data.draw(st.integers(0, 6))
     left = owners != order[gone]
     assert same_sums(whole - parts[gone], Sums.of(rounded[left], Y[left]))
@@ -244,7 +248,7 @@ def test_products_that_cancel_out_leave_no_trace():
 
 
 def test_nothing_added_is_the_sums_of_no_points():
-    assert same_sums(Adder().total(4, 3), Sums.of(csr_matrix((0, 5), dtype=np.int64), csr_matrix((0, 3))))
+    assert same_sums(Adder(4, 3).result(), Sums.of(csr_matrix((0, 5), dtype=np.int64), csr_matrix((0, 3))))
 
 
 def test_so_many_points_that_a_sum_could_overflow_are_refused():
@@ -376,10 +380,10 @@ def test_scores_are_those_of_ridge_regression_on_the_pooled_points(take, way, ri
     X, Y, bits = draw_points(1, 150, 120), draw_labels(2, 150, 20), 5
     slots = Slots.fit(Counts.of(X).frequencies, 150, 90, 7, weigh=True)
     rounded = round_points(slots.apply(X), bits)
-    adder = Adder()
+    adder = Adder(slots.count, 20)
     for owner in range(7):
         adder.add(Sums.of(rounded[owner::7], Y[owner::7]))
-    problem = Problem.of(adder.total(slots.count, 20), bits, None)
+    problem = Problem.of(adder.result(), bits, None)
     solver = Solver(problem.system(ridge), 20, CPU)
     assert (solver.direct, solver.double) == WAYS[way]
     right = torch.from_numpy(problem.cross.toarray())

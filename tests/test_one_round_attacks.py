@@ -30,7 +30,8 @@ from fedmlh.federated.messages import (
 )
 from fedmlh.federated.task import Task
 from fedmlh.oneround import wire
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Respondent, Terms
 from fedmlh.oneround.points import most_square, round_points
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sums, encode_sparse, encode_sums

@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_client_asked_again(
 
     seen = []
 
-    class Shot(engine.RayRespondents):
+    class Shot(engine.RayClients):
         def exchange(self, sampled: Any, post: Any) -> Any:
             pids = cluster.get([worker.pid.remote() for worker in self.workers])
             seen.append(pids)
@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_client_asked_again(
             seen.append(cluster.get([worker.pid.remote() for worker in self.workers]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "RayRespondents", Shot)
+        patch.setattr(engine, "RayClients", Shot)
         run(VARIANTS["labels"], DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=2)
     assert len(set(seen[0]) & set(seen[-1])) == 1, "one of the two workers is another one now"
     assert differing(in_process["labels"], tmp_path / "ray") == []
@@ -78,18 +78,22 @@ def test_a_worker_that_is_killed_is_replaced_and_its_client_asked_again(
 
 def test_a_client_that_fails_or_takes_workers_down_is_left_out_and_named(cluster: Any, tmp_path: Path) -> None:
     from fedmlh.engines import ray as engine
-    from fedmlh.engines import ray_once
 
-    class Fragile(ray_once.Answerer):
-        def answer(self, number: int, request: bytes) -> Any:
-            if number == 2:
+    class Fragile(engine.Worker):
+        def answer(self, work: Any) -> Any:
+            if work.clients == [2]:
                 os._exit(1)
-            return super().answer(5 if number == 3 else number, request)
+            return super().answer(work)
+
+    class Crossed(engine.Stock):
+        def member(self, client_id: int) -> Any:
+            return super().member(5 if client_id == 3 else client_id)
 
     cluster.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_once, "Answerer", Fragile)
-        patch.setattr(ray_once, "MAX_LOSSES", 1)
+        patch.setattr(engine, "Worker", Fragile)
+        patch.setattr(engine, "Stock", Crossed)
+        patch.setattr(engine, "MAX_LOSSES", 1)
         run(BASE, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
     found = left(tmp_path / "ray")
     assert found["metrics 1 clients"] == [0, 1, 4, 5]

@@ -24,7 +24,8 @@ from fedmlh.federated.messages import Reason, Rejected, StatisticsHeader, pack, 
 from fedmlh.federated.task import Task
 from fedmlh.oneround import holding
 from fedmlh.oneround.choose import RIDGES, Problem
-from fedmlh.oneround.exchange import HELD, SUMS, Counts, Desk, Respondent, Terms, spread
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import HELD, SUMS, Counts, Respondent, Terms, spread
 from fedmlh.oneround.holding import Extent, choose_ridge, is_held_out, measure_error, pick_outputs
 from fedmlh.oneround.points import round_points
 from fedmlh.oneround.sums import Sums

@@ -32,8 +32,7 @@ def test_a_client_that_leaves_and_comes_back_changes_nothing(name: str, tmp_path
     run(config, DATA, tmp_path / "run")
     revise(tmp_path / "run", DATA, tmp_path / "less", remove=[2, 4])
     shards = divide(DATA.train, config).shards
-    back = [(shards[client].X, shards[client].Y) for client in (4, 2)]
-    revise(tmp_path / "less", DATA, tmp_path / "again", add=back)
+    revise(tmp_path / "less", DATA, tmp_path / "again", add=[shards[4], shards[2]])
     assert weights(tmp_path / "run") == weights(tmp_path / "again") != weights(tmp_path / "less")
 
 
@@ -43,14 +42,14 @@ def test_without_a_client_the_model_is_that_of_the_others(tmp_path: Path) -> Non
     summary = revise(tmp_path / "run", DATA, tmp_path / "less", remove=[1]).summary
     bundle = load_bundle(tmp_path / "run" / "model")
     division = divide(DATA.train, BASE)
-    adder = Adder()
+    adder = Adder(bundle.terms.slots(bundle.seeds).count, DATA.num_labels)
     for split in (division.validation, *(shard for client, shard in division.shards.items() if client != 1)):
         adder.add(Respondent(bundle.task, 0, split.X, split.Y, DATA.labels).sum(bundle.terms, bundle.seeds))
     closing = Closing(
         bundle.task, bundle.seeds, bundle.terms, DATA, LabelCounts.of(DATA.train), torch.device("cpu"), ignore
     )
     choice = Choice.given(bundle.task.config.ridge, bundle.task.config.count_power)
-    model = closing.solve(adder.total(closing.slots.count, DATA.num_labels), choice).model
+    model = closing.solve(adder.result(), choice).model
     kept = load_bundle(tmp_path / "less" / "model").weights
     assert model.encode() == kept.encode()
     assert summary["training_points"] == sum(len(s) for c, s in division.shards.items() if c != 1)
@@ -68,9 +67,9 @@ def test_a_data_folder_becomes_a_client(tmp_path: Path) -> None:
         ("Y.tst", DATA.test.Y),
     ):
         save_npz(source / f"{name}.npz", matrix)
-    X, Y = read_client(source, DATA)
-    assert (X != DATA.train.X).nnz == (Y != DATA.train.Y).nnz == 0
-    revise(tmp_path / "run", DATA, tmp_path / "more", add=[(X, Y)])
+    points = read_client(source, DATA)
+    assert (points.X != DATA.train.X).nnz == (points.Y != DATA.train.Y).nnz == 0
+    revise(tmp_path / "run", DATA, tmp_path / "more", add=[points])
     # Every point counts twice now: the same answers but for λ, which counts half as much.
     assert weights(tmp_path / "more") != weights(tmp_path / "run")
     # Labels are found by their keys, wherever they stand in the new folder.
@@ -78,7 +77,7 @@ def test_a_data_folder_becomes_a_client(tmp_path: Path) -> None:
     save_npz(source / "Y.trn.npz", DATA.train.Y[:, order].tocsr())
     save_npz(source / "Y.tst.npz", DATA.test.Y[:, order].tocsr())
     (source / "labels.txt").write_text("".join(f"{DATA.labels.keys[label]}\n" for label in order))
-    assert (read_client(source, DATA)[1] != DATA.train.Y).nnz == 0
+    assert (read_client(source, DATA).Y != DATA.train.Y).nnz == 0
 
 
 def test_what_cannot_be_revised_is_said(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.questions import ask
 from fedmlh.federated.messages import Reason, Rejected
-from fedmlh.federated.task import AGREED_ONCE, Task
+from fedmlh.federated.task import Task
 from fedmlh.oneround import budget
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Respondent, Terms
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
@@ -339,7 +340,7 @@ def test_a_site_below_the_minimum_stops_a_rehearsal_before_anything_is_written(t
 
 def test_the_terms_are_those_of_one_round(tmp_path: Path) -> None:
     terms = make(tmp_path / "fed").agreement.terms
-    assert set(AGREED_ONCE) <= terms.keys()
+    assert {"label_map", "num_buckets", "point_bits", "feature_slots", "validation_fraction"} <= terms.keys()
     assert "learning_rate" not in terms
     agreement = Agreement.load(tmp_path / "fed" / "public")
     with pytest.raises(UserError, match="min_site_points differs"):

@@ -12,7 +12,7 @@ from fedmlh.engines.replay import read_log, replay
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
-from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.desk import Desk
 from fedmlh.runs.folder import RunFolder
 from once import BASE, DATA, differing, left
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.run import run
-from fedmlh.federated.optimizers import Change, find_step
+from fedmlh.federated.optimizers import MeanDelta, find_step
 from fedmlh.parts import OWN
 
 SMALL = Config(
@@ -25,7 +25,7 @@ def walk(config, changes):
     """Models of successive rounds."""
     model, kept, models = draw(0), {}, []
     for change in changes:
-        model, kept = find_step(config.server_optimizer)(config, model, Change(change, 1.0, 8), kept)
+        model, kept = find_step(config.server_optimizer)(config, model, MeanDelta(change, 1.0, 8), kept)
         models.append(model)
     return models
 
@@ -69,11 +69,11 @@ def test_fedexp_steps_further_where_updates_disagree_and_never_less_than_one():
     updates = [draw(s) for s in range(1, 9)]
     mean = torch.stack(updates).mean(0)
     squares = [float((u**2).sum()) for u in updates]
-    model, _ = find_step("fedexp")(config, draw(0), Change(mean, float(np.mean(squares)), 8), {})
+    model, _ = find_step("fedexp")(config, draw(0), MeanDelta(mean, float(np.mean(squares)), 8), {})
     step = float((model - draw(0)).norm() / mean.norm())
     assert step == pytest.approx(np.mean(squares) / (2 * float((mean**2).sum())), rel=1e-5)
     assert step > 1
-    same, _ = find_step("fedexp")(config, draw(0), Change(mean, float((mean**2).sum()), 8), {})
+    same, _ = find_step("fedexp")(config, draw(0), MeanDelta(mean, float((mean**2).sum()), 8), {})
     torch.testing.assert_close(same, draw(0) + mean)
 
 
@@ -82,7 +82,7 @@ def test_a_larger_tau_holds_fedexp_back():
     mean = draw(1)
     length = float(mean.double().square().sum())
     config = SMALL.replace(server_optimizer="fedexp", server_tau=length)
-    model, _ = find_step("fedexp")(config, draw(0), Change(mean, 12 * length, 8), {})
+    model, _ = find_step("fedexp")(config, draw(0), MeanDelta(mean, 12 * length, 8), {})
     torch.testing.assert_close(model, draw(0) + 12 / (2 * 2) * mean)
 
 

@@ -246,7 +246,7 @@ class TestFolder:
 class TestDivision:
     @staticmethod
     def config(**changes):
-        return Config(num_clients=K, num_buckets=10, **changes)
+        return Config(num_clients=K, num_buckets=10).replace(**changes)
 
     @pytest.mark.parametrize("partition", PARTITIONS)
     def test_validation_is_drawn_first_and_reaches_no_client(self, partition):

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,16 @@ from torch.nn import functional
 
 from fedmlh import parts
 from fedmlh.config import Config
+from fedmlh.data.source import open_dataset
+from fedmlh.engines.run import run
 from fedmlh.errors import UserError
+from fedmlh.evaluation.own import AddedMetrics
 from fedmlh.federated.task import Task
-from fedmlh.model.local_training import Shard, train
+from fedmlh.model.local_training import Shard, train_shard
 from fedmlh.model.losses import Loss, binary_cross_entropy
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
+from tiny import TINY
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
 OWN = [
@@ -33,17 +38,6 @@ OWN = [
     "metrics=coverage",
 ]
 SMALL = [*("--set", "synthetic_points=300"), *("--set", "synthetic_labels=60"), *("--set", "num_buckets=20")]
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    """End with our own parts."""
-    yield
-    for part in list(parts._foreign):
-        del parts._parts[part], parts._foreign[part]
-    for module in parts._files:
-        del sys.modules[module]
-    parts._files.clear()
 
 
 @pytest.mark.parametrize("kind", parts.OWN)
@@ -68,6 +62,13 @@ def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
     assert again.returncode == 0, again.stderr
     assert "same model to the bit" in call("replay", out, *given).stdout
     assert "coverage" in call("eval", out, *given).stdout
+    points = tmp_path / "points.svm"
+    points.write_text("0:1 7:0.5\n")
+    assert '"labels"' in call("predict", out, *given, "--input", points).stdout
+    page = call("report", out, *given, "--out", tmp_path / "page.html").stdout
+    assert "coverage@5" in page
+    assert "coverage@5" in (tmp_path / "page.html").read_text()
+    assert ",coverage,5,0." in (tmp_path / "page-comparison.csv").read_text()
     summary = json.loads((out / "summary.json").read_text())
     assert summary["validation"]["coverage"].keys() == summary["coverage"].keys() == {"1", "3", "5"}
     assert 0 < summary["coverage"]["1"] < summary["coverage"]["5"] <= 1
@@ -75,6 +76,24 @@ def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
     assert without.returncode == 2
     assert "--parts own_parts.py" in without.stderr
     assert "Traceback" not in without.stderr
+
+
+def test_the_examples_of_the_document_work(tmp_path):
+    text = (Path(__file__).parents[1] / "docs" / "parts.md").read_text()
+    examples = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import" in block]
+    assert len(examples) == len(parts.OPEN)
+    (tmp_path / "examples.py").write_text("\n\n".join(examples))
+    parts.load_parts(tmp_path / "examples.py")
+    rng = np.random.default_rng(0)
+    for name, points in (("train.csv", 60), ("test.csv", 20)):
+        np.savetxt(tmp_path / name, np.c_[rng.integers(0, 10, points), rng.random((points, 4))], delimiter=",")
+    chosen = {"loss": "hinge", "partition": "halves", "aggregation": "largest", "metrics": "hits", "data_format": "csv"}
+    assert {part["name"] for part in Config(**chosen).foreign} == set(chosen.values())
+    config = TINY.replace(**chosen, data=str(tmp_path), num_clients=2, clients_per_round=2, rounds=1, num_buckets=5)
+    summary = run(config, open_dataset(config), tmp_path / "run").summary
+    assert summary["hits"]["1"] == summary["precision"]["1"]  # each point has one label
+    assert summary["hits"]["3"] == summary["recall"]["3"]
+    AddedMetrics(("hits",), (1, 3), 10).check({"hits": {"points": [4], "hits": [2, 3]}})
 
 
 def test_the_cluster_gives_the_same_bits(tmp_path):
@@ -86,6 +105,19 @@ def test_the_cluster_gives_the_same_bits(tmp_path):
         assert ended.returncode == 0, ended.stderr
         weights.append((out / "model" / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1]
+
+
+def test_real_sites_train_with_them_and_add_up_the_metric(tmp_path):
+    pytest.importorskip("flwr")
+    out, sites = tmp_path / "federation", ["--sites", 2, "--out", tmp_path / "federation"]
+    ended = call("federation", "rehearse", "demo", "--parts", EXAMPLE, *OWN, *SMALL, "--rounds", 1, *sites)
+    assert ended.returncode == 0, ended.stderr
+    assert "the same model to the bit" in ended.stdout
+    assert "no compiled loop" in (out / "server" / "superlink.log").read_text()
+    summary = json.loads((out / "run" / "summary.json").read_text())
+    (one, other), together = (row["coverage"]["5"] for row in summary["clients"]), summary["coverage_at_sites"]["5"]
+    assert max(one, other) <= together <= one + other
+    assert together > 0
 
 
 def test_another_part_of_the_same_name_is_refused(tmp_path):
@@ -121,7 +153,7 @@ def test_a_loss_without_a_compiled_loop_trains_as_it_says():
     )
     start, orders = stack.initial(0), np.arange(30)[None]
     ends = {
-        loss: train(stack, start, shard, Recipe(loss, "sgd", 0.5, 1, 10), orders)[0]
+        loss: train_shard(stack, start, shard, Recipe(loss, "sgd", 0.5, 1, 10), orders)[0]
         for loss in ("bce", "plain bce", "focal")
     }
     torch.testing.assert_close(ends["plain bce"], ends["bce"], rtol=0, atol=2e-6)

@@ -158,7 +158,7 @@ def test_folders_that_are_not_data_sets(folder: Path) -> None:
             load(path)
     with pytest.raises(UserError, match=r"no data set recognised; looked for X\.trn\.npz"):
         load(folder)
-    with pytest.raises(UserError, match="'csv' is not one of auto, npz"):
+    with pytest.raises(UserError, match="there is no reader 'csv': choose one of npz, xmc, svmlight, text"):
         load(folder, data_format="csv")
     with pytest.raises(UserError, match="text features 'bert'"):
         load(folder, text_features="bert")

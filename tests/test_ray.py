@@ -15,11 +15,13 @@ from careless import careless
 from fedmlh import cli
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
+from fedmlh.engines.replay import read_log, replay
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason
 from fedmlh.federated.sharing import encode_points
 from fedmlh.federated.task import Task
+from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.population import Population
 from tiny import TINY
 
@@ -94,7 +96,7 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_a_run_can_change_engines(
         def exchange(self, sampled, outbox):
             pids = ray.get([worker.pid.remote() for worker in self.workers])
             seen.append(pids)
-            if outbox.tally.expected.round == 2:
+            if outbox.place[0] == 2:
                 os.kill(pids[0], signal.SIGSTOP)
                 threading.Timer(1, os.kill, (pids[0], signal.SIGKILL)).start()
             yield from super().exchange(sampled, outbox)
@@ -112,10 +114,10 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     victim = 4
 
     class Fragile(engine.Worker):
-        def train(self, work):
+        def answer(self, work):
             if victim in work.clients:
                 os._exit(1)
-            return super().train(work)
+            return super().answer(work)
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     config = BASE.replace(rounds=1, clients_per_round=len(divide(DATA.train, BASE).shards))
@@ -126,6 +128,9 @@ def test_a_client_that_takes_workers_down_is_left_out_and_named(tmp_path):
     (line,) = (json.loads(line) for line in (tmp_path / "ray" / "participation.jsonl").read_text().splitlines())
     assert [(entry["client"], entry["reason"]) for entry in line["refused"]] == [(victim, Reason.FAILED)]
     assert line["accepted"] == [client for client in line["sampled"] if client != victim]
+    replay(*read_log(RunFolder(tmp_path / "ray")), DATA, tmp_path / "again")
+    sent = [RunFolder(tmp_path / name).read_metrics()[0]["bytes_down"] for name in ("ray", "again")]
+    assert sent[0] == sent[1], "a client that was lost has been sent the round all the same"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,8 @@ def test_a_client_finds_in_the_stock_what_it_would_have_made_of_its_points(setti
     population = Population(task, task.draw_seeds(), division.shards, shared, DATA.labels, torch.device("cpu"))
     stock = engine.Stock.gather(population)
     for number in division.shards:
-        expected, found = population.client(number).prepare(population.seeds), stock.shard(number)
+        expected, found = population.member(number).prepare(population.seeds), stock.shard(number)
+        assert stock.count(number) == len(found)
         for one, two in zip(expected.features + expected.buckets, found.features + found.buckets, strict=True):
             assert one.shape == two.shape
             for part in ("data", "indices", "indptr"):

@@ -189,7 +189,6 @@ class Pair:
     def __init__(self, kind, hidden, loss, optimizer, weighting):
         algorithm, feature_map = kind
         self.config = config = Config(
-            algorithm=algorithm,
             seed=3,
             num_clients=len(SIZES),
             clients_per_round=2,
@@ -207,7 +206,7 @@ class Pair:
             loss=loss,
             optimizer=optimizer,
             learning_rate=0.01 if optimizer == "adam" else 1.0,
-        )
+        ).replace(algorithm=algorithm)
         clients = make_points()
         feature_seeds = {"none": (), "shared": FEATURE_SEEDS[:1], "per-table": FEATURE_SEEDS}[feature_map]
         if algorithm == "fedavg":

@@ -22,13 +22,14 @@ from fedmlh.reproduction.measures import find_scratch, measure
 from fedmlh.reproduction.methods import find_search, make_config
 from fedmlh.reproduction.page import render_page
 from fedmlh.reproduction.paper import SHAPES, SLIPS, UNITS, shape_bytes, shape_volume
-from fedmlh.reproduction.plan import ITEMS, SCALES, Job, Scale, check_items, make_plan
+from fedmlh.reproduction.plan import ITEMS, SCALES, Measurement, Scale, check_items, make_plan
 from fedmlh.reproduction.report import Report, reproduce
-from fedmlh.reproduction.runner import Results, read_result, run_jobs
+from fedmlh.reproduction.runner import ResultsFolder, make_job, measure_all
 from fedmlh.reproduction.sources import KNOWN, Source, find_sources, paper_shapes
 from fedmlh.reproduction.tables import TABLES as TABLE_MAKERS
 from fedmlh.reproduction.tables.outcomes import make_accuracy, make_rounds, make_volume
 from fedmlh.reproduction.tables.sizes import make_memory
+from fedmlh.runs.jobs import Results
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"synthetic_points": 600, "synthetic_features": 300, "synthetic_labels": 120, "local_epochs": 1}
@@ -54,7 +55,7 @@ def write(out: Path, **options) -> tuple[Report, list[str]]:
     """The tiny report, and the jobs that had to be run for it."""
     done = []
     report = reproduce(
-        [TINY], SCALE, out, device="cpu", processes=2, watch=lambda job, *_: done.append(job.key), **options
+        [TINY], SCALE, out, device="cpu", processes=2, watch=lambda job, *_: done.append(job.name), **options
     )
     return report, done
 
@@ -109,9 +110,7 @@ def test_tuned_fedavg_is_what_the_search_found(name: str, preset: str, d: int, p
     source = Source(search["data"], preset, "some/folder")
     assert find_search(source)["set"] == search["data"]
     config = make_config("tuned", source, SimpleNamespace(num_features=d, num_labels=p))
-    for setting, value in search["winner"]["settings"].items():
-        found = getattr(config, setting)
-        assert (list(found) if isinstance(found, tuple) else found) == value, setting
+    assert config.replace(**search["winner"]["settings"]) == config
 
 
 def test_nobody_may_send_more_than_the_papers_fedmlh():
@@ -120,18 +119,17 @@ def test_nobody_may_send_more_than_the_papers_fedmlh():
         budget = shape_bytes(source.shape, "fedmlh")
         for method in ("recommended", "tuned"):
             config = make_config(method, source, data)
-            tables = config.num_tables if config.algorithm == "fedmlh" else 1
-            outputs = config.num_buckets if config.algorithm == "fedmlh" else data.num_labels
+            tables, outputs = config.num_tables, data.num_labels if config.is_fedavg else config.num_buckets
             (width,) = config.hidden_sizes
             assert (
                 0.9 * budget < 4 * tables * (config.feature_dim * width + width + width * outputs + outputs) <= budget
             )
 
 
-def fake_result(job: Job, best: int, top: dict[str, float]) -> dict:
+def fake_result(job: Measurement, best: int, top: dict[str, float]) -> dict:
     """A result as a run would leave it, with figures that are easy to add up."""
     metrics = dict.fromkeys(("precision", "precision_paper", "precision_frequent", "precision_infrequent"), top)
-    size = 2**20 if job.config.algorithm == "fedmlh" else 2**21
+    size = 2**21 if job.config.is_fedavg else 2**20
     summary = {**metrics, "best_round": best, "paper_volume_bytes": best * 4 * size, "model_bytes": size}
     summary |= {"bytes_up_to_best": best * 4 * size, "bytes_down_to_best": (best - 1) * 4 * size}
     return {"format_version": 1, "job": job.spec, "machine": {}, "seconds": 1.0, "found": {"summary": summary}}
@@ -148,7 +146,7 @@ def test_tables_say_what_the_results_folder_holds(tmp_path: Path):
         best = {"fedmlh": 30 + 2 * job.config.seed, "fedavg": 39}.get(job.method, 10)
         result = fake_result(job, best, {"1": level, "3": level - 0.1, "5": level - 0.2})
         (tmp_path / "results" / f"{job.key}.json").write_text(json.dumps(result))
-    results = run_jobs(jobs, tmp_path, device="cpu")
+    results = measure_all(jobs, tmp_path, device="cpu")
     assert len(results.found) == len(jobs) == 12
     evidence = Evidence([source], [data], jobs, results, SCALE)
 
@@ -226,7 +224,8 @@ def test_what_is_done_is_not_done_again(written: Path, tmp_path: Path):
     assert strip.sub("", (out / "report.html").read_text()) == strip.sub("", page)
     assert not (out / "unfinished").exists()
     jobs = make_plan(["figure3"], [TINY], [TINY.open()], Scale("tiny", 3, 1, 1, (), (), 3, shapes=False), "cpu")
-    assert all(read_result(out / "results" / f"{job.key}.json", job) is None for job in jobs), "other rounds"
+    results = ResultsFolder(out / "results")
+    assert all(results.find(make_job(job, out)) is None for job in jobs), "other rounds"
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path):
@@ -240,9 +239,9 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path):
 
 
 def test_one_failure_does_not_cost_the_rest(tmp_path: Path):
-    good = Job("embed", TINY, TINY.config, options={"draws": 20})
-    bad = Job("train", TINY, TINY.config.replace(num_buckets=1000, rounds=1), "fedmlh")
-    results = run_jobs([bad, good], tmp_path, device="cpu", processes=1)
+    good = Measurement("embed", TINY, TINY.config, options={"draws": 20})
+    bad = Measurement("train", TINY, TINY.config.replace(num_buckets=1000, rounds=1), "fedmlh")
+    results = measure_all([bad, good], tmp_path, device="cpu", processes=1)
     assert set(results.found) == {good.key}
     assert "more than the 120 labels" in results.missing[bad.key]
 
@@ -264,13 +263,13 @@ def test_a_report_can_be_drawn_from_whatever_is_there(written: Path, kept: str):
 def test_shapes_too_large_for_a_cpu_are_left_out_with_the_reason(tmp_path: Path):
     jobs = [job for job in make_plan(["table7"], [TINY], [TINY.open()], SCALES["quick"], "cpu") if job.needs_gpu]
     assert {job.source.preset for job in jobs} == {"amazontitles-131k", "wikiseealsotitles-320k"}
-    results = run_jobs(jobs, tmp_path, device="cpu")
+    results = measure_all(jobs, tmp_path, device="cpu")
     assert len(results.missing) == len(jobs) == 4
     assert all("GPU" in why for why in results.missing.values())
 
 
 def test_a_timed_round_counts_its_messages(tmp_path: Path):
-    found = measure(Job("time", TINY, TINY.config.replace(selection="paper"), "fedmlh"), tmp_path)
+    found = measure(Measurement("time", TINY, TINY.config.replace(selection="paper"), "fedmlh"), tmp_path)
     sent = 4 * found["model_bytes"]
     assert 0 < found["bytes_up_round"] - sent < 4 * 500
     assert 0 < found["bytes_down_round"] - sent < 4 * 500

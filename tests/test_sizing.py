@@ -46,8 +46,8 @@ shapes = st.builds(
     st.sampled_from(["per-table", "shared", "none"]),
 )
 def test_whatever_the_data_the_model_keeps_to_the_budget(shape, budget, algorithm, label_map, feature_map):
-    maps = {"label_map": label_map, "feature_map": feature_map}
-    config = RECOMMENDED.replace(budget_mib=budget, algorithm=algorithm, **maps)
+    config = RECOMMENDED.replace(budget_mib=budget, label_map=label_map, feature_map=feature_map)
+    config = config.replace(algorithm=algorithm)
     try:
         chosen, reasons = choose_sizes(config, shape)
     except UserError as error:

@@ -10,6 +10,7 @@ from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.tally import Tally
+from fedmlh.federated.transforms.clipping import Bounds
 from fedmlh.federated.validate import Expected
 from test_messages import SIZES, Federation
 
@@ -31,20 +32,22 @@ def hear(**settings):
         return iter(heard[1].items())
 
     fed.server.run_round(state, exchange)
-    expected = heard[0].tally.expected
-    return lambda: Tally(expected, uniform=heard[0].tally.uniform, device=CPU), heard[1], heard[0].tally
+    whole = heard[0].part()
+    for client, reply in heard[1].items():
+        whole.add(client, reply)
+    return heard[0].part, heard[1], whole
 
 
 def content(tally):
     """All that the server makes of a tally, as bits where it is numbers."""
-    change, control = tally.change(), tally.control_change()
+    delta, extra = tally.mean_delta(), tally.extra()
     return (
-        change.mean.numpy().tobytes(),
-        change.square,
-        None if control is None else control.numpy().tobytes(),
+        delta.mean.numpy().tobytes(),
+        delta.square,
+        None if extra is None else extra.numpy().tobytes(),
         tally.losses,
         tally.lengths,
-        tally.control_lengths,
+        tally.extra_lengths,
         tally.clipped,
         tally.bytes_up,
         tally.close(),
@@ -76,10 +79,10 @@ def test_a_tally_is_what_the_replies_say(settings):
         weights.append(header.examples if "weighting" in settings else 1)
         assert whole.losses[client] == header.loss
         assert header.loss > 0
-    change, control = whole.change(), whole.control_change()
-    np.testing.assert_allclose(change.mean, np.average(updates, 0, weights), rtol=1e-6, atol=1e-9)
+    delta, control = whole.mean_delta(), whole.extra()
+    np.testing.assert_allclose(delta.mean, np.average(updates, 0, weights), rtol=1e-6, atol=1e-9)
     lengths = [float(update @ update) for update in updates]
-    assert change.square == pytest.approx(np.average(lengths, weights=weights), rel=1e-12)
+    assert delta.square == pytest.approx(np.average(lengths, weights=weights), rel=1e-12)
     if controls:
         np.testing.assert_allclose(control, np.mean(controls, 0), rtol=1e-6, atol=1e-9)
     assert (control is not None) == bool(controls) == ("correction" in settings)
@@ -90,12 +93,12 @@ def test_a_tally_is_what_the_replies_say(settings):
 def test_the_largest_updates_of_the_largest_clients_do_not_overflow(uniform):
     sampled = dict.fromkeys(range(3), 2**24)
     bounds = dict.fromkeys(sampled, LIMIT)
-    expected = Expected("run", "config", 1, 0, "fp32", 2, sampled, bounds, LIMIT, True, 2**24, 0)
+    expected = Expected("run", "config", 1, 0, "fp32", 2, sampled, Bounds(bounds, LIMIT, True), 2**24, 0)
     tally = Tally(expected, uniform=uniform, device=CPU)
     payload = np.array([LIMIT, -LIMIT], "<f4").tobytes()
     for client, examples in sampled.items():
         tally.add(client, pack(UpdateHeader("run", "config", 1, 0, client, "fp32", examples, 0.5), payload))
-    assert tally.change().mean.tolist() == [LIMIT, -LIMIT]
+    assert tally.mean_delta().mean.tolist() == [LIMIT, -LIMIT]
 
 
 def test_a_second_reply_of_a_client_does_not_count():
@@ -104,7 +107,7 @@ def test_a_second_reply_of_a_client_does_not_count():
     for tally, clients in ((once, (3, 4)), (twice, (3, 4, 3))):
         for client in clients:
             tally.add(client, replies[client])
-    assert torch.equal(once.change().mean, twice.change().mean)
+    assert torch.equal(once.mean_delta().mean, twice.mean_delta().mean)
     assert [(entry.client, entry.reason) for entry in twice.refused] == [(3, Reason.DUPLICATE)]
 
 
@@ -128,7 +131,8 @@ def test_parts_add_up_to_the_whole(settings):
 
 def test_updates_that_are_too_long_are_scaled_alike_in_every_part():
     _, replies, whole = hear()
-    tight = dataclasses.replace(whole.expected, max_rms=dict.fromkeys(SIZES, whole.lengths[3] / 3))
+    bounds = dataclasses.replace(whole.expected.bounds, updates=dict.fromkeys(SIZES, whole.lengths[3] / 3))
+    tight = dataclasses.replace(whole.expected, bounds=bounds)
     together, first, second = (Tally(tight, uniform=True, device=CPU) for _ in range(3))
     for tally, client in ((together, 3), (together, 4), (second, 4), (first, 3)):
         tally.add(client, replies[client])
@@ -138,23 +142,13 @@ def test_updates_that_are_too_long_are_scaled_alike_in_every_part():
     assert together.lengths == pytest.approx(dict.fromkeys((3, 4), whole.lengths[3] / 3))
 
 
-def test_what_was_sent_adds_up():
-    make, _, whole = hear()
-    assert sorted(client for client, _ in whole.sent) == sorted(SIZES)
-    total = make()
-    part = make()
-    part.sent = list(whole.sent)
-    total.merge(part)
-    assert total.sent == whole.sent
-
-
 def test_what_does_not_belong_together_is_not_added():
     make, replies, whole = hear()
     twice = make()
     twice.add(4, replies[4])
-    before = whole.change().mean
+    before = whole.mean_delta().mean
     other = Tally(dataclasses.replace(whole.expected, attempt=1), uniform=True, device=CPU)
     for stranger in (twice, other):
         with pytest.raises(ValueError, match="do not add up"):
             whole.merge(stranger)
-    assert torch.equal(whole.change().mean, before)
+    assert torch.equal(whole.mean_delta().mean, before)

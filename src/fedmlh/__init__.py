@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from fedmlh.data.dataset import Labels as Labels
     from fedmlh.data.dataset import Split as Split
     from fedmlh.data.readers.formats import load as load
+    from fedmlh.data.readers.layout import Reader as Reader
+    from fedmlh.data.readers.raw import RawFolder as RawFolder
+    from fedmlh.data.readers.raw import RawPart as RawPart
     from fedmlh.data.synthetic import synthesize as synthesize
     from fedmlh.engines.run import run as run
     from fedmlh.errors import UserError as UserError
@@ -29,6 +32,9 @@ _PUBLIC = {
     "Loss": "fedmlh.model.losses",
     "Model": "fedmlh.serving.predictor",
     "Positives": "fedmlh.model.losses",
+    "RawFolder": "fedmlh.data.readers.raw",
+    "RawPart": "fedmlh.data.readers.raw",
+    "Reader": "fedmlh.data.readers.layout",
     "Split": "fedmlh.data.dataset",
     "UserError": "fedmlh.errors",
     "load": "fedmlh.data.readers.formats",

@@ -11,7 +11,8 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -32,10 +33,28 @@ OWN: dict[str, dict[str, str]] = {
     ),
     "aggregation": {"mean": "fedmlh.federated.aggregate"},
     "metric": {},  # ours are always measured
+    "reader": {  # in the order in which they look for their files
+        "npz": "fedmlh.data.readers.npz",
+        **dict.fromkeys(("xmc", "svmlight"), "fedmlh.data.readers.xmc"),
+        "text": "fedmlh.data.readers.jsonl",
+    },
+    "drift": {
+        "none": "fedmlh.federated.drift.remedy",
+        "scaffold": "fedmlh.federated.drift.scaffold",
+        "vrl-sgd": "fedmlh.federated.drift.vrl_sgd",
+    },
+    "premises": {"drift": "fedmlh.federated.drift"},  # checks of a config, by what has the premises
     "label map": dict.fromkeys(("murmur3", "universal", "balanced", "identity"), "fedmlh.hashing.labels"),
+    "codec": {
+        **dict.fromkeys(("fp32", "fp16"), "fedmlh.federated.codecs.floats"),
+        **dict.fromkeys(("int8", "int4", "int2"), "fedmlh.federated.codecs.integers"),
+        "topk": "fedmlh.federated.codecs.topk",
+        "sketch": "fedmlh.federated.codecs.sketch",
+        "grid": "fedmlh.federated.codecs.grid",
+    },
 }
 #: What users may add.
-OPEN = ("loss", "partition", "aggregation", "metric")
+OPEN = ("loss", "partition", "aggregation", "metric", "reader")
 _Part = TypeVar("_Part")
 
 
@@ -68,7 +87,7 @@ def register(kind: str, name: str, part: Any = None) -> Any:
         if kind not in OWN or not (own or kind in OPEN):
             raise UserError(f"there is no kind of part '{kind}' that can be added: choose one of {', '.join(OPEN)}")
         if not own:
-            if name in OWN[kind]:
+            if name in OWN[kind] or name == "auto":
                 raise UserError(f"the {kind} '{name}' is one of fedmlh's own: choose another name")
             _foreign[kind, name] = _loading[-1] if _loading else _trace(kind, name, part, caller)
         _parts[kind, name] = part
@@ -137,9 +156,8 @@ def load_source(file: str, source: bytes) -> None:
         raise UserError(f"--parts {file} cannot be executed: {error}") from None
     except Exception as error:
         del sys.modules[name]
-        line = next((at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == file), 0)
         said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"--parts {file}, line {line}: {said}") from None
+        raise UserError(f"--parts {file}, line {_find_line(error, file)}: {said}") from None
     finally:
         _loading.pop()
     _files[name] = file, source
@@ -148,6 +166,40 @@ def load_source(file: str, source: bytes) -> None:
 def list_sources() -> list[tuple[str, bytes]]:
     """Return names and contents of the files that were loaded, for a process that has to load them as well."""
     return list(_files.values())
+
+
+def find_sources(recorded: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, bytes]]:
+    """Return the files of these parts (`Config.foreign`) by their hashes, each with its name and content."""
+    loaded = {hashlib.sha256(source).hexdigest(): (file, source) for file, source in _files.values()}
+    for part in recorded:
+        if part["sha256"] not in loaded:
+            raise UserError(
+                f"the part '{part['name']}' was registered in {part['origin']}, which other processes do not execute: "
+                f"put it into a file of parts, for --parts or fedmlh.load_parts"
+            )
+    return {part["sha256"]: loaded[part["sha256"]] for part in recorded}
+
+
+@contextmanager
+def blame(kind: str, name: str, over: str = "") -> Iterator[None]:
+    """Turn what goes wrong in a part of a user into a UserError that names the part, the line and what it was over."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        foreign = find_foreign(kind, name)
+        if foreign is None:
+            raise
+        where = f"{foreign.origin}, line {_find_line(error, foreign.origin)}"
+        said = f"the {kind} '{name}' failed ({where}): {type(error).__name__}: {error}"
+        raise UserError(f"{over}: {said}" if over else said) from error
+
+
+def _find_line(error: BaseException, file: str) -> int:
+    """Return the last line of a file of parts that an error came through; 0 if it came through none."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if Path(frame.f_code.co_filename).name == file]
+    return lines[-1] if lines else 0
 
 
 def _trace(kind: str, name: str, part: Any, caller: Mapping[str, Any]) -> Foreign:

@@ -1,6 +1,6 @@
 """Sizes from the data and a byte budget: how many tables, buckets and features, how wide, and how clients train.
 
-The rules were fitted on validation parts by experiments/networks/fit.py (docs/recipe.md). Labels are hashed into many
+The rules were fitted on validation parts by experiments/networks.py (docs/recipe.md). Labels are hashed into many
 small tables, each with its own hashed features, since an ensemble of different small networks beats one large network
 of the same bytes. Everything changes gradually with the budget and with the data.
 """
@@ -12,38 +12,32 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
 
 #: What sizes = "auto" chooses, beside a learning_rate or learning_rate_decay of 0 and a loss_tau of -1.
-SIZED = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
+SIZED = tuple(name for name, setting in SETTINGS.items() if setting.sized == "chosen")
+#: What it may change with them: few labels need no hashing, few features neither.
+_CHANGED = {name for name, setting in SETTINGS.items() if setting.sized == "changed"}
 #: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
-OPEN: dict[str, Any] = {
-    "training": "auto",
-    "partition": "auto",
-    "num_clients": 0,
-    "clients_per_round": 0,
-    "learning_rate": 0.0,
-    "learning_rate_decay": 0.0,
-    "loss_tau": -1.0,
-}
-#: Networks that correct a linear model: a share of what networks alone get, and at least so much.
+OPEN = {name: setting.open for name, setting in SETTINGS.items() if setting.open is not None}
+#: Networks that correct a linear model get what networks alone get, divided by this, and at least this many bytes.
 _BESIDE, _LEAST_BESIDE = 4, 1 << 20
 #: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
 FEWEST_INPUTS, FEWEST_BUCKETS, NARROWEST, WIDEST = 64, 32, 8, 4096
-#: FedAvg hashes its features where its hidden layer would be narrower.
+#: FedAvg hashes its features if its hidden layer would be narrower.
 _NARROWEST_ALONE = 16
-#: Of the linear model of one round: labels that have a column each, and where they are more, buckets in so many tables.
+#: The linear model of one round: most labels with a column each; if there are more, buckets in this many tables.
 MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
-#: Of a budget, what surrounds the parameters in a message.
+#: The part of a budget that surrounds the parameters in a message.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the rules see of the data; None where nobody knows."""
+    """What the rules see of the data; None if unknown."""
 
     features: int
     labels: int
@@ -59,38 +53,38 @@ class Shape:
 
 @dataclass(frozen=True)
 class Rule:
-    """The numbers of the rules."""
+    """The constants of the rules, as fitted on validation parts."""
 
-    #: Bytes of model: so many times d·√p, between the least and the most.
+    #: Bytes of model per d·√p, between the least and the most.
     bytes_per_cell: float = 40.0
     least_budget: int = 4 << 20
     most_budget: int = 48 << 20
-    #: Buckets of a table: so many times √p.
+    #: Buckets of a table per √p.
     roots: float = 8.0
-    #: Features of a table: so many times the root of its parameters.
+    #: Features of a table per root of its parameters.
     inputs: float = 5.5
-    #: A table for every so many MiB, between the least and the most.
+    #: MiB of model per table; tables between the least and the most.
     mib_per_table: float = 3.0
     least_tables: int = 8
     most_tables: int = 16
     #: More of them, up to a limit, while the hidden layer stays as wide as this share of the outputs.
     width_share: float = 0.25
     most_narrow_tables: int = 32
-    #: Adam's learning rate in the first round: so much by the root of the width. It halves in so many steps of a
-    #: client, and does not fall by more than a factor from round to round.
+    #: Adam's learning rate in the first round, times the root of the width; the steps of a client in which it halves;
+    #: and the least factor from round to round.
     rate: float = 0.14
     half_life: float = 700.0
     least_decay: float = 0.88
-    #: τ: where a point has this share of all buckets it is 0, and it rises by so much where it has a tenth of that.
+    #: τ is 0 if a point has this share of all buckets, and rises by the slope if it has a tenth of that.
     dense: float = 0.08
     slope: float = 0.6
-    #: The same for FedAvg, up to a limit.
+    #: τ for FedAvg, up to a limit.
     dense_alone: float = 0.02
     slope_alone: float = 0.25
     most_tau_alone: float = 0.25
 
     def budget(self, shape: Shape) -> int:
-        """Return bytes of model where nobody set a limit."""
+        """Return bytes of model if nobody set a limit."""
         return round(min(self.most_budget, max(self.least_budget, self.wish(shape))))
 
     def wish(self, shape: Shape) -> float:
@@ -98,18 +92,18 @@ class Rule:
         return self.bytes_per_cell * shape.features * math.sqrt(shape.labels)
 
     def tables(self, budget: int) -> int:
-        """Return R where labels are many."""
+        """Return R if labels are many."""
         return min(self.most_tables, max(self.least_tables, round(budget / 2**20 / self.mib_per_table)))
 
     def buckets(self, shape: Shape, numbers: int) -> int:
-        """Return B for a table of so many parameters; where these are few, no more than it has features."""
+        """Return B for a table of `numbers` parameters; if these are few, no more than it has features."""
         wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(numbers))
         return min(shape.labels, max(FEWEST_BUCKETS, round(wanted)))
 
     def fit(self, shape: Shape, numbers: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
-        """Return features and width of a network of so many parameters; a width below 8: none is worth training.
+        """Return features and width of a network of `numbers` parameters; below a width of 8 none is worth training.
 
-        `whole`: features are not hashed. `alone`: it is the one network of FedAvg.
+        If `whole`, features are not hashed. If `alone`, it is the one network of FedAvg.
         """
         narrowest = _NARROWEST_ALONE if alone else NARROWEST
         most = (numbers - outputs) // narrowest - outputs - 1
@@ -124,11 +118,11 @@ class Rule:
         return float(f"{self.rate / math.sqrt(width):.3g}")
 
     def decay(self, steps: float) -> float:
-        """Return what the learning rate is multiplied by after a round of so many steps of a client."""
+        """Return what the learning rate is multiplied by after a round in which a client takes `steps` steps."""
         return round(max(self.least_decay, math.exp2(-steps / self.half_life)), 3)
 
     def tau(self, density: float, *, alone: bool) -> float:
-        """Return τ where a point has this share of all outputs."""
+        """Return τ if a point has this share of all outputs."""
         dense, slope, most = (
             (self.dense_alone, self.slope_alone, self.most_tau_alone) if alone else (self.dense, self.slope, 1.0)
         )
@@ -141,11 +135,14 @@ RULE = Rule()
 def list_open(config: Config) -> set[str]:
     """Return the settings that this config leaves to the data."""
     names = {name for name, value in OPEN.items() if getattr(config, name) == value}
-    return names | ({*SIZED, "label_map", "feature_map"} if config.sizes == "auto" else set())
+    if config.sizes == "given":
+        return names
+    sized = names | {*SIZED} | _CHANGED
+    return sized - {"label_map", "num_tables"} if config.is_fedavg else sized  # which say that it is FedAvg
 
 
 def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:
-    """Return the config with its sizes filled in where they are to be chosen, and a line per choice that says why."""
+    """Return the config with the sizes that were left open, and one line per choice that says why."""
     if config.training == "one-round":
         config, networks = _settle_networks(config, shape, rule)
         config, outputs = _choose_outputs(config, shape)
@@ -156,7 +153,7 @@ def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Confi
 def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
     """Return the config with sizes of networks; the first reason is about the budget."""
     budget = int(config.budget_mib * 2**20) or rule.budget(shape)
-    alone = config.algorithm == "fedavg"
+    alone = config.is_fedavg
 
     def fit_tables(budget: int, tables: int) -> tuple[int, int, int, int]:
         numbers = numbers_within(budget, tables)
@@ -212,8 +209,8 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
 def choose_training(
     config: Config, shape: Shape, outputs: int, width: int, rule: Rule = RULE
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the step and τ where the config leaves them open, and why; unknown points and labels are assumed."""
-    alone = config.algorithm == "fedavg"
+    """Return learning rate, decay and τ if the config leaves them open, and why; unknown counts are assumed."""
+    alone = config.is_fedavg
     found: dict[str, Any] = {}
     reasons = []
     if config.learning_rate == 0:
@@ -239,7 +236,7 @@ def choose_training(
 
 
 def _choose_outputs(config: Config, shape: Shape) -> tuple[Config, list[str]]:
-    """One output per label for the linear model of one round, or tables of buckets where labels are too many."""
+    """Choose one output per label for the linear model of one round, or tables of buckets if labels are too many."""
     if config.sizes == "given":
         return config, []
     config = config.replace(sizes="given")
@@ -271,7 +268,7 @@ def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
 
 
 def choose_networks(config: Config, num_features: int, num_labels: int) -> Config:
-    """Return the set-up of the networks that correct a linear model, of which the config has settled the rest."""
+    """Return the set-up of the networks that correct a linear model, given a config in which only sizes are open."""
     return _choose_networks(_make_networks(config), Shape(num_features, num_labels), RULE)[0]
 
 
@@ -288,7 +285,7 @@ def describe_neighbours(shape: Shape, budget: int, rule: Rule = RULE) -> str:
 
 
 def estimate_gain(shape: Shape, budget: float, other: float, rule: Rule = RULE) -> float:
-    """Return roughly by how many points P@k changes with another budget, as on the data sets of the fit."""
+    """Estimate by how many points P@k changes with another budget, as on the data sets of the fit."""
 
     def loss(size: float) -> float:
         return 0.3 * max(0.0, math.log2(rule.wish(shape) / size)) ** 2
@@ -297,7 +294,7 @@ def estimate_gain(shape: Shape, budget: float, other: float, rule: Rule = RULE) 
 
 
 def find_least(fits: Callable[[int], bool], low: int) -> int:
-    """Return about the fewest bytes that fit; `low` of them do not."""
+    """Return about the fewest bytes that fit, given that `low` bytes do not."""
     high = max(2 * low, 1 << 12)
     while not fits(high):
         low, high = high, 2 * high
@@ -308,12 +305,12 @@ def find_least(fits: Callable[[int], bool], low: int) -> int:
 
 
 def numbers_within(budget: int, tables: int) -> int:
-    """Parameters of each table's network, if the message that carries all of them is to keep to the budget."""
+    """Return the parameters of each table's network that a message within the budget can carry."""
     return max(0, budget - _HEADER) // 4 // tables
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `2MiB`, `500KiB`, `0.15GiB` or a plain number of bytes."""
+    """Return the bytes that `2MiB`, `500KiB`, `0.15GiB` or a plain number of bytes stands for."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmg]ib|b|)", text.strip(), re.ASCII | re.IGNORECASE)
     if found is None:
         raise UserError(f"'{text}' is not a size: say for example 2MiB, 500KiB, 0.15GiB, or a number of bytes")
@@ -321,12 +318,12 @@ def parse_size(text: str) -> int:
 
 
 def show_mib(size: int) -> str:
-    """Bytes in MiB, rounded up, so that a budget of what is shown suffices."""
+    """Show bytes in MiB, rounded up, so that a budget of what is shown suffices."""
     return f"{math.ceil(size * 100 / 2**20) / 100:,.2f} MiB"
 
 
 def fit_width(numbers: int, inputs: int, outputs: int, depth: int = 1) -> int:
-    """The width of the widest equal hidden layers in a network of at most so many parameters; 0 or less: none fits."""
+    """Return the width of the widest equal hidden layers that `numbers` parameters allow; 0 or less if none fits."""
     # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
     square, linear, rest = depth - 1, inputs + depth + outputs, numbers - outputs
     if rest <= 0:

@@ -1,11 +1,10 @@
 """Wrong settings, and names that a file must give back."""
 
-import dataclasses
 from datetime import date
 
 from faulty_inputs.cases import Cases
 from faulty_inputs.world import SMALL, invoke, toml
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS
 
 CASES = Cases()
 add = CASES.add
@@ -26,8 +25,7 @@ def misspell(name):
     return name[:middle] + name[middle] + name[middle:]
 
 
-FIELDS = [entry.name for entry in dataclasses.fields(Config)]
-for number, field in enumerate(FIELDS):
+for number, field in enumerate(SETTINGS):
     wrong = misspell(field)
     by_flag = running("--set", f"{wrong}=1")
     in_file = running(text=toml(**{wrong: 1}).encode())
@@ -40,6 +38,12 @@ for number, field in enumerate(FIELDS):
     text = "".join(line + "\n" for line in toml().splitlines() if not line.startswith(f"{field} = ")).encode()
     add(f"a date for {field}", running(text=text + day), says=f"{field} is ")
     add(f"a table for {field}", running(text=text + f"[{field}]\nx = 1\n".encode()), says=f"{field} is ")
+    section = SETTINGS[field].section.name
+    add(
+        f"a second value for {field}",
+        running(text=toml(**{field: 1}).encode() + f"[{section}]\n{field} = 1\n".encode()),
+        says=f"{field} is set twice, as {field} and as {section}.{field}",
+    )
 for setting, says in (
     ("rounds=0", "rounds is 0: it must be "),
     ("rounds=-1", "rounds is -1"),
@@ -110,7 +114,8 @@ for name, text, says in (
     ("deep list", b"hidden_sizes = " + b"[" * 50_000, "is not valid TOML"),
     ("many digits", b"rounds = " + b"1" * 5000, "is not valid TOML"),
     ("many digits that parse", b"rounds = " + b"1" * 4000, "rounds is "),
-    ("a table of settings", b"[run]\nrounds = 1", "there is no setting 'run'"),
+    ("a section that there is not", b"[runs]\nrounds = 1", "there is no section 'runs'; did you mean 'run'?"),
+    ("a section that is a value", b"run = 1", "there is no setting 'run': it is a section"),
     ("quoted key", b'"ro unds" = 1', "there is no setting 'ro unds'; did you mean 'rounds'?"),
     ("empty key", b'"" = 1', "there is no setting ''"),
     ("line break in key", b'"a\\nb" = 1', "there is no setting"),

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedmlh.cli.options import FormatOption
+from fedmlh.cli.options import FormatOption, PartsOption
 from fedmlh.cli.terminal import console, open_data, print_json, progress
 from fedmlh.config import Config
 
@@ -21,11 +21,12 @@ def data_info(
     folder: Annotated[Path, typer.Argument(help="data folder")],
     data_format: FormatOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Counts, label frequencies, and the share of positives that rare labels carry."""
     from fedmlh.data.statistics import describe
 
-    dataset = open_data(Config(data=str(folder), data_format=data_format))  # type: ignore[arg-type]
+    dataset = open_data(Config(data=str(folder), data_format=data_format))
     values = describe(dataset)
     if as_json:
         print_json({**values, "fingerprint": dataset.fingerprint}, indent=2)
@@ -45,11 +46,12 @@ def data_convert(
     target: Annotated[Path, typer.Argument(help="folder to write")],
     to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
     data_format: FormatOption = "auto",
+    parts: PartsOption = None,
 ) -> None:
     """Write a data set in another format."""
     from fedmlh.data.readers.convert import write
 
-    write(open_data(Config(data=str(source), data_format=data_format)), target, to)  # type: ignore[arg-type]
+    write(open_data(Config(data=str(source), data_format=data_format)), target, to)
     console.print(f"wrote {target}")
 
 

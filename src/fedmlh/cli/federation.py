@@ -11,7 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import ConfigArgument, FormatOption, RoundsOption, SeedOption, SetOption, configure
+from fedmlh.cli.options import (
+    ConfigArgument,
+    FormatOption,
+    PartsOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    configure,
+)
 from fedmlh.cli.terminal import Terminated, console, open_data, print_report, resumable, tell
 from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
@@ -38,6 +46,7 @@ def init(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
     _need_flower()
@@ -52,7 +61,7 @@ def init(
     if chosen.training == "auto":
         chosen = chosen.replace(training="rounds")
         tell("networks in rounds: --set training=one-round needs sites that agree to show statistics of their data")
-    if chosen.label_map != "identity" and chosen.algorithm == "fedmlh" and chosen.label_key == "id":
+    if chosen.label_map != "identity" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
         tell("labels are hashed by name (label_key), so that sites need not number them alike")
     dataset = open_data(chosen)
@@ -161,6 +170,7 @@ def rehearse(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
     _need_flower()
@@ -193,6 +203,7 @@ def prepare(
             "and with each other word at this site",
         ),
     ] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
     _need_flower()

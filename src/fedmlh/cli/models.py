@@ -35,7 +35,8 @@ def evaluate(
     table = Table("test part", *(f"@{k}" for k in config.top_k))
     by_count = values.pop("recall_by_count")
     for metric, by_k in values.items():
-        table.add_row(metric, *(f"{100 * value:.2f} %" for value in by_k.values()))
+        own = metric in config.metrics  # a number of any kind
+        table.add_row(metric, *(f"{value:.4f}" if own else f"{100 * value:.2f} %" for value in by_k.values()))
     for name, value in by_count.items():
         table.add_row(f"recall, labels seen {name} times", *[""] * (len(config.top_k) - 1), f"{100 * value:.2f} %")
     console.print(table)

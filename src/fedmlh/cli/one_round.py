@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedmlh.cli.options import FormatOption, PartsOption
 from fedmlh.cli.runs import OutOption
 from fedmlh.cli.terminal import open_data, print_report, tell
 from fedmlh.errors import UserError
@@ -20,14 +21,16 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a fi
 def add(
     run: RunArgument,
     data: Annotated[list[Path], typer.Option(help="data folder whose training part is a client's; may be repeated")],
+    data_format: FormatOption = "auto",
     out: OutOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Add clients, each from a data folder of its own, under the terms of the run."""
     from fedmlh.runs.folder import RunFolder
     from fedmlh.runs.one_round.revise import read_client, revise
 
     dataset = open_data(RunFolder(run).read_config())
-    points = [read_client(folder, dataset) for folder in data]
+    points = [read_client(folder, dataset, data_format) for folder in data]
     target = out or run.with_name(f"{run.name}-more")
     revise(run, dataset, target, add=points, tell=tell)
     print_report([target], target / "report.html")
@@ -38,6 +41,7 @@ def remove(
     run: RunArgument,
     clients: Annotated[list[int], typer.Argument(metavar="CLIENT...", help="numbers of the clients to take out")],
     out: OutOption = None,
+    parts: PartsOption = None,
 ) -> None:
     """Take clients out; the folder RUN, which still holds their sums, is left as it is."""
     from fedmlh.runs.folder import RunFolder

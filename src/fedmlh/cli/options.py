@@ -9,7 +9,7 @@ import typer
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
 from fedmlh.parts import load_parts
-from fedmlh.sizing import SIZED
+from fedmlh.sizing import SIZED, list_open
 
 ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
@@ -17,7 +17,12 @@ ConfigArgument = Annotated[
 RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
 SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="set any config field")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="set any setting, by its name or as section.name (fedmlh config)"
+    ),
+]
 
 
 def _load_all(files: list[Path] | None) -> list[Path] | None:
@@ -36,7 +41,9 @@ PartsOption = Annotated[
         help="Python file that registers parts of your own; it is executed",
     ),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="auto, npz, xmc, svmlight or text")]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="auto, npz, xmc, svmlight, text, or the name of a reader of your own")
+]
 
 
 def configure(
@@ -47,14 +54,14 @@ def configure(
     more: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> Config:
-    """The config that was named, with --set, the flags and what is `more` on top; a flag not given is None or False."""
+    """Return the named config with --set, the flags and what is `more` on top; a flag not given is None or False."""
     changes = dict(parse_setting(setting) for setting in settings or [])
     changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
     changes |= more or {}
     if data is not None:
         changes["data"] = str(data)
     chosen = Config.load(config).replace(**changes)
-    idle = [name for name in changes if name in SIZED and chosen.sizes == "auto"]
+    idle = [name for name in changes if name in SIZED and name in list_open(chosen)]
     if idle:
         raise UserError(f"{idle[0]} has no effect with sizes 'auto': add --set sizes=given and a learning_rate")
     # Absolute, so that config.toml means the same wherever it is run again.

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import ConfigArgument, FormatOption, SetOption, configure
+from fedmlh.cli.options import FormatOption, PartsOption, SetOption, configure
 from fedmlh.cli.terminal import console, print_json
+from fedmlh.config import explain_settings
 from fedmlh.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def plan(
     clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
     rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, sizes in bytes")] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Propose tables, buckets and widths for a number of labels and a budget, with what they cost.
 
@@ -183,6 +185,18 @@ def _mib(size: int) -> str:
     return f"{cost:,.2f}" if cost < 100 else f"{cost:,.0f}"
 
 
-def show_config(config: ConfigArgument, settings: SetOption = None) -> None:
-    """Print a complete config with an explanation of every field, ready to be saved and changed."""
-    print(configure(config, settings).to_toml(), end="")
+def show_config(
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="CONFIG", help="a preset or a TOML file; without it all settings are explained"),
+    ] = None,
+    settings: SetOption = None,
+    parts: PartsOption = None,
+) -> None:
+    """Explain all settings by section, or print a complete config as TOML, ready to be saved and changed."""
+    if config is not None:
+        print(configure(config, settings).to_toml(), end="")
+    elif settings:
+        raise UserError("--set changes a config: name one, e.g. fedmlh config recommended --set rounds=20")
+    else:
+        print(explain_settings(), end="")

@@ -71,16 +71,16 @@ def reproduce(
 
 
 @contextmanager
-def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, float, float], None]]]:
+def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, Any, float, float], None]]]:
     """A bar over jobs of very different length, with the time left; on a terminal only."""
     if not console.is_terminal:
-        yield lambda total: None, lambda job, done, total: None
+        yield lambda total: None, lambda job, outcome, done, total: None
         return
     columns = (BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
     with progress(console, *columns, speed_estimate_period=3600) as bar:
         work = bar.add_task("reading data", total=None)
 
-        def watch(job: Any, done: float, total: float) -> None:
-            bar.update(work, completed=done, description=f"done: {job.key}")
+        def watch(job: Any, outcome: Any, done: float, total: float) -> None:
+            bar.update(work, completed=done, description=f"done: {job.name}")
 
         yield lambda total: bar.update(work, total=total, description="measuring"), watch

@@ -147,6 +147,7 @@ def replay(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+    parts: PartsOption = None,
 ) -> None:
     """Write a self-contained HTML report of finished runs, and their figures as CSV beside it."""
     from fedmlh.comparison.methods import find_runs

@@ -32,20 +32,20 @@ def parse_sweeps(sweeps: Sequence[str], fixed: Sequence[str]) -> dict[str, list[
     """Return the values of each swept field; `fixed` fields were given a value by another option."""
     found: dict[str, list[Any]] = {}
     for text in sweeps:
-        name, equals, raw = text.partition("=")
-        name, parts = name.strip().replace("-", "_"), [part.strip() for part in _split(raw)]
-        if not equals or not name or not all(parts):
+        said, equals, raw = text.partition("=")
+        parts = [part.strip() for part in _split(raw)]
+        if not equals or not said.strip() or not all(parts):
             raise UserError(f"--sweep {text}: say field=value,value,…, e.g. --sweep num_tables=4,8,16")
+        (name, *_), values = zip(*(parse_setting(f"{said}={part}") for part in parts), strict=True)
         if name == "seed":
             raise UserError("--sweep seed: seeds are not compared but averaged over; say how many with --seeds")
         if name == "name" or name in _MEASURED:
             raise UserError(f"--sweep {name}: methods that differ in {name} cannot be compared; set one value for all")
         if name in fixed or name in found:
             raise UserError(f"{name} is swept, and given a second time: say it once")
-        values = [parse_setting(f"{name}={part}")[1] for part in parts]
         if any(value in values[:place] for place, value in enumerate(values)):
             raise UserError(f"--sweep {text}: a value is named twice")
-        found[name] = values
+        found[name] = list(values)
     return found
 
 
@@ -69,6 +69,8 @@ def make_methods(configs: Sequence[str], swept: Mapping[str, list[Any]], configu
         chosen = configure(configs[0], {})
         if chosen.training == "one-round":
             raise UserError("compare needs a second set-up beside one-round: name it, e.g. recommended, or --sweep one")
+        if chosen.is_fedavg:
+            raise UserError(f"{configs[0]} is FedAvg, which says nothing of FedMLH's tables: name a second set-up")
         pair = {name: chosen.replace(algorithm=name, training="rounds") for name in ("fedmlh", "fedavg")}
         return [Entry(name, name, config) for name, config in pair.items()]
     combinations = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Table
 
-from fedmlh.cli.options import DeviceOption, SetOption
+from fedmlh.cli.options import DeviceOption, PartsOption, SetOption
 from fedmlh.cli.terminal import console, progress, resumable, tell
 from fedmlh.config import parse_setting
 from fedmlh.errors import UserError
@@ -49,6 +49,7 @@ def tune(
     ] = None,
     settings: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
+    parts: PartsOption = None,
 ) -> None:
     """Search the settings that suit your data, judged on validation points alone.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -10,6 +11,7 @@ from fedmlh.comparison.methods import Method, gather
 from fedmlh.comparison.settings import IDLE, list_differing
 from fedmlh.evaluation.label_recall import BINS
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.summary import read_own
 
 MIB = 2**20
 
@@ -50,6 +52,7 @@ def compare(folders: Sequence[RunFolder]) -> Comparison:
 def _list_figures(methods: Sequence[Method]) -> list[Row]:
     """Return accuracy in percent, then what it cost, then what only the paper counts."""
     ks = list(methods[0].runs[0].summary["precision"])
+    own = dict.fromkeys(name for method in methods for name in method.config.metrics)
 
     def percent(metric: str, label: str, special: bool = False) -> list[Row]:
         return [_row(label.format(k=k), methods, _percent(metric, k), 1, special) for k in ks]
@@ -70,6 +73,7 @@ def _list_figures(methods: Sequence[Method]) -> list[Row]:
             )
             for name, low, high in BINS
         ),
+        *(_row(f"{metric}@{k}", methods, partial(read_own, metric=metric, k=k), 4) for metric in own for k in ks),
         _row("rounds to best", methods, lambda s: s["best_round"], 0),
         _row("model, MiB", methods, lambda s: s["model_bytes"] / MIB, 2),
         _row("clients sent until best, MiB", methods, lambda s: s["bytes_up_to_best"] / MIB, 1),

@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedmlh.comparison.settings import list_differing
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.errors import UserError
 from fedmlh.runs.folder import FREE_ON_RESUME, FinishedRun, RunFolder
 from fedmlh.storage import FORMAT_VERSION, write_atomically
@@ -18,7 +18,7 @@ _PLAN = "comparison.json"
 #: More settings than these, or a longer value, make no name.
 _MOST_NAMED, _LONGEST_VALUE = 2, 24
 #: What tells set-ups apart, but for what a resumed run may change.
-_BOUND = [entry.name for entry in fields(Config) if entry.name not in {*FREE_ON_RESUME, "seed"}]
+_BOUND = [name for name in SETTINGS if name not in {*FREE_ON_RESUME, "seed"}]
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Plan:
     def write(self, out: Path) -> None:
         """Put the plan into the comparison's folder."""
         methods = [
-            {"name": entry.name, "folder": entry.folder, "settings": _as_mapping(entry.config)}
-            for entry in self.entries
+            {"name": entry.name, "folder": entry.folder, "settings": entry.config.as_dict()} for entry in self.entries
         ]
         content = {"format_version": FORMAT_VERSION, "seeds": self.seeds, "methods": methods}
         write_atomically(out / _PLAN, (json.dumps(content, indent=1) + "\n").encode())
@@ -82,10 +81,6 @@ def _read_entry(method: Mapping[str, Any]) -> Entry:
     if not isinstance(name, str) or not isinstance(folder, str) or Path(folder).name != folder:
         raise ValueError("a method without a name or a folder")
     return Entry(name, folder, Config.from_mapping(method["settings"], _PLAN))
-
-
-def _as_mapping(config: Config) -> dict[str, Any]:
-    return {entry.name: getattr(config, entry.name) for entry in fields(Config)}
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -9,8 +9,10 @@ from string import Template
 from fedmlh.comparison.comparison import Comparison, show_difference
 from fedmlh.comparison.differences import RESAMPLES
 from fedmlh.comparison.plots import MOST_SHADED, draw_curves
+from fedmlh.comparison.settings import IDLE
 from fedmlh.display import escape_html
 from fedmlh.runs.folder import FinishedRun
+from fedmlh.runs.summary import read_own
 from fedmlh.storage import write_atomically
 
 _PAGE = Template("""<!doctype html>
@@ -121,7 +123,9 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             continue
         ks = list(run.summary["precision"])
         alone = "precision_alone" in clients[0]
+        own = [(metric, k) for metric in run.config.metrics if metric in clients[0] for k in ks]
         head = ["client", "points", "held out", *(f"P@{k}" for k in ks), *(f"alone P@{k}" for k in ks if alone)]
+        head += [f"{metric}@{k}" for metric, k in own]
         rows = [
             [
                 str(client.get("site", client["client"])),
@@ -129,6 +133,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
                 f"{client['held_out']:,}",
                 *(f"{100 * client['precision'][k]:.1f}" for k in ks),
                 *(f"{100 * client['precision_alone'][k]:.1f}" for k in ks if alone),
+                *(IDLE if (value := read_own(client, *one)) is None else f"{value:.4f}" for one in own),
             ]
             for client in clients
         ]
@@ -138,5 +143,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
     if not parts:
         return ""
-    note = "On held-out validation points that follow the client's own law, %; alone: trained on its own points only."
+    note = (
+        "On held-out points that are dealt out like the client's own; P@k in %. Alone: trained on its own points only."
+    )
     return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts)

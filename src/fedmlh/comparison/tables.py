@@ -2,14 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmlh.comparison.comparison import Comparison
 from fedmlh.evaluation.label_recall import BINS
 from fedmlh.evaluation.metrics import GROUPS, METRICS
-from fedmlh.runs.summary import is_number, judged
+from fedmlh.runs.summary import is_number, judged, read_own
 from fedmlh.storage import write_atomically
 
 _BY_K = (*(name for metric in METRICS for name in (metric, *(f"{metric}_{group}" for group in GROUPS))), "recall_macro")
@@ -39,14 +39,15 @@ def _list_figures(comparison: Comparison) -> Iterator[Iterable[Any]]:
     yield "method", "seed", "metric", "k", "value"
     for method in comparison.methods:
         for run in method.runs:
-            for metric, k, value in _list_values(run.summary):
+            for metric, k, value in _list_values(run.summary, run.config.metrics):
                 yield method.name, run.config.seed, metric, k, value
 
 
-def _list_values(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+def _list_values(summary: Mapping[str, Any], own: Sequence[str]) -> Iterator[tuple[str, str, float]]:
     """Yield metric, k and value of all that a summary has, in an order that does not depend on it."""
     ks = list(summary["precision"])
     picked = [(metric, k, summary.get(metric, {}).get(k)) for metric in _BY_K for k in ks]
+    picked += [(metric, k, read_own(summary, metric, k)) for metric in own for k in ks]
     picked += [(f"recall_{name}", ks[-1], summary.get("recall_by_count", {}).get(name)) for name, *_ in BINS]
     picked += [(name, "", summary.get(name)) for name in _NUMBERS]
     return (entry for entry in picked if is_number(entry[2]))

@@ -1,4 +1,4 @@
-"""The one shape in which data travels inside the product, whatever file it came from."""
+"""The one form in which data travels inside the product, whatever file it came from."""
 
 import hashlib
 from collections.abc import Iterable
@@ -29,20 +29,20 @@ class Labels:
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
-        """Labels of a source that gives them no names."""
+        """Number the labels of a source that gives them no names."""
         numbers = tuple(str(number) for number in range(count))
         return cls(numbers, numbers)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Points with their labels: features X [n, d] float32, labels Y [n, p] of ones, both canonical CSR."""
+    """Points ready for use: a part, or one client's. X [n, d] are float32, labels Y [n, p] ones, both canonical CSR."""
 
     X: csr_matrix
     Y: csr_matrix
     #: Pairs (point, label) that are never scored [n, p]: the reciprocal pairs of the LF data sets.
     excluded: csr_matrix | None = None
-    #: For data that comes in one folder a site: the number of the site that owns each point [n].
+    #: If the data comes in one folder per site: the number of the site that owns each point [n].
     sites: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Split:
         return f"<{len(self):,} points, {self.X.shape[1]:,} features, {self.Y.shape[1]:,} labels>"
 
     def take(self, rows: np.ndarray) -> "Split":
-        """The given points, in the given order."""
+        """Return the given points, in the given order."""
         return Split(
             self.X[rows],
             self.Y[rows],
@@ -73,7 +73,7 @@ class Dataset:
     text: TextFeatures | None = None
     #: What the reader did on purpose that a user may want to know (duplicates summed, …).
     notes: tuple[str, ...] = ()
-    #: Names of the sites that `Split.sites` numbers, where there are any.
+    #: Names of the sites that `Split.sites` numbers, if there are any.
     site_names: tuple[str, ...] = ()
     #: Where the features of svmlight files count from; None for data that came otherwise.
     first_feature: int | None = None
@@ -149,7 +149,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the content, so that a run is not resumed on other data."""
+        """A name for the content, so that a run is not resumed on other data."""
         digest = hashlib.sha256(repr(self.labels.keys).encode())
         for split in (self.train, self.test):
             for matrix in (split.X, split.Y, split.excluded):
@@ -162,12 +162,12 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """d, before any hashing."""
+        """d, the number of features before any hashing."""
         return int(self.train.X.shape[1])
 
     @property
     def num_labels(self) -> int:
-        """p."""
+        """p, the number of labels."""
         return len(self.labels)
 
 

@@ -1,4 +1,4 @@
-"""What a simulated run makes of the training part: a validation part, and a shard for each client."""
+"""The training part of a simulated run, divided: a validation part, and a shard per client."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from fedmlh.data.partition import fit_partition
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
 
-#: So many clients may be more than there are points: those that get none do not exist.
+#: Up to this many clients may be more than there are points; clients without points do not exist.
 _FEW_CLIENTS = 1000
 
 
 @dataclass(frozen=True)
 class Division:
-    """Points to train on, a shard a client, and the points held out before the partition, whole and by client."""
+    """A `Split` per client to train on, and the points held out before the partition, whole and by client."""
 
     validation: Split
-    #: What everyone trains on, beside the own shard; no shard has any of it.
+    #: What every client trains on beside its own shard; no shard has any of it.
     shared: Split
     shards: dict[int, Split]
     held_out: dict[int, np.ndarray]  # rows of `validation`
-    #: Points that reach a client, each counted once though several clients may have it, and all that there are.
+    #: How many points reach any client, each counted once though several may have it; and how many there are.
     reached: int
     total: int
 
@@ -70,7 +70,7 @@ def count_sites(sites: np.ndarray | None) -> int:
 
 
 def _draw_shared(count: int, config: Config) -> np.ndarray:
-    """Rows that everyone gets, after which the partition deals out the same rows as without."""
+    """Draw the rows that everyone gets; the partition assigns all rows as it would without them."""
     size = round(config.shared_fraction * count)
     if config.shared_fraction > 0 and size == 0:
         raise UserError(

@@ -10,11 +10,11 @@ from fedmlh.errors import UserError
 
 #: Column numbers are int32 wherever they are stored.
 MAX_FEATURES = 2**31 - 1
-#: A label costs memory even if no point has it, so that one absurd number in a file must not allocate it all.
+#: A label costs memory even if no point has it: one absurd number in a file must not take all memory.
 MAX_LABELS = 2**24
 
 
-def check_size(path: Path, num_features: int, num_labels: int) -> None:
+def check_size(path: Path | str, num_features: int, num_labels: int) -> None:
     """Refuse sizes that no data set has and no memory holds."""
     if not 1 <= num_features <= MAX_FEATURES:
         raise UserError(f"{path}: {num_features:,} features; it should be 1 to {MAX_FEATURES:,}")
@@ -23,21 +23,21 @@ def check_size(path: Path, num_features: int, num_labels: int) -> None:
     check_labels(path, num_labels)
 
 
-def check_labels(path: Path, num_labels: int) -> None:
-    """Refuse more labels than any data set has; where they are counted, before there are more."""
+def check_labels(path: Path | str, num_labels: int) -> None:
+    """Refuse more labels than any data set has."""
     if num_labels > MAX_LABELS:
         raise UserError(f"{path}: {num_labels:,} labels; it should be 1 to {MAX_LABELS:,}")
 
 
 class Head(NamedTuple):
-    """What an array says about itself, before its numbers are looked at."""
+    """Shape and type of an array, known before its numbers are looked at."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @classmethod
     def of(cls, array: np.ndarray) -> "Head":
-        """The head of an array that is there."""
+        """Return the head of an array that has been read."""
         return cls(array.shape, array.dtype)
 
 
@@ -70,7 +70,7 @@ def check_csr(source: str, data: np.ndarray, indices: np.ndarray, indptr: np.nda
 def build_features(
     source: str, values: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> tuple[csr_matrix, int]:
-    """X in canonical form, and how many duplicate features were summed into others."""
+    """Return X in canonical form, and how many duplicate features were summed into others."""
     with np.errstate(over="ignore"):
         data = values.astype(np.float32)
     X = csr_matrix((data, indices, indptr), shape=shape)
@@ -84,20 +84,33 @@ def build_features(
 
 
 def build_labels(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> tuple[csr_matrix, int]:
-    """Y in canonical form, and how many duplicate labels were merged into others."""
+    """Return Y in canonical form, and how many duplicate labels were merged into others."""
     Y = csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
     Y.sum_duplicates()
     Y.data.fill(1.0)
     return Y, len(indices) - Y.nnz
 
 
+def build_marks(
+    source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> tuple[csr_matrix, int]:
+    """Return Y of a matrix that says 0 or 1 per label, and how many duplicate labels were merged into others."""
+    if not ((data == 0) | (data == 1)).all():
+        raise UserError(f"{source}: labels are 0 or 1, and a value is neither")
+    if not data.all():
+        kept = data != 0
+        indptr = np.concatenate([[0], np.cumsum(kept)])[indptr]
+        indices = indices[kept]
+    return build_labels(indices, indptr, shape)
+
+
 def build_indptr(counts: np.ndarray) -> np.ndarray:
-    """Where each row starts, from how many entries each row has."""
+    """Return where each row starts, from how many entries each row has."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def count_merged(source: str, features: int, labels: int) -> tuple[str, ...]:
-    """The notes a user gets about duplicates."""
+    """Return the notes that a user gets about duplicates."""
     notes = []
     if features:
         notes.append(f"{source}: duplicate features in a point: {features:,} summed")

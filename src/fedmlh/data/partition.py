@@ -1,7 +1,7 @@
 """Partitions: which client owns which points.
 
-A rule is fitted on the training points once (which labels belong to whom) and can then be applied to other points
-as well, so that a client's held-out points follow the same law as its own.
+A rule is fitted on the training points once (which labels belong to which client) and then applied to other points as
+well, so that a client's held-out points are distributed like its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,10 +15,10 @@ from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
 from fedmlh.parts import find, register
 
-#: Points to one array of row numbers a client.
+#: From points to one array of row numbers per client.
 Assign = Callable[[Split, np.random.Generator], list[np.ndarray]]
 
-#: Random numbers that are drawn at once.
+#: Random numbers drawn at once.
 BLOCK_NUMBERS = 1 << 20
 
 
@@ -59,7 +59,7 @@ def _fit_top_labels(train: Split, config: Config, rng: np.random.Generator) -> A
 def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator) -> Assign:
     """Follow the paper's text: all points of a frequent label go to its client, so a point may go to several.
 
-    The rest, of which the text says nothing, is dealt out at random.
+    The text says nothing of the other points, which are spread at random.
     """
     num_clients = config.num_clients
     # Divided, not multiplied: the share of a label is what the metrics compare with the threshold, too.
@@ -82,7 +82,7 @@ def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator)
 
 @register("partition", "iid")
 def _fit_iid(train: Split, config: Config, rng: np.random.Generator) -> Assign:
-    """Deal points out at random."""
+    """Spread points over clients at random."""
     return lambda split, rng: _deal(rng.permutation(len(split)), config.num_clients)
 
 

@@ -12,7 +12,7 @@ TAILS = (0.01, 0.001, 0.0001)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """The figures of `fedmlh data info`, ready for JSON."""
+    """Return the figures of `fedmlh data info`, ready for JSON."""
     frequency = np.bincount(dataset.train.Y.indices, minlength=dataset.num_labels)  # [p]
     positives = int(frequency.sum())
     n = len(dataset.train)
@@ -39,7 +39,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def describe_split(split: Split) -> dict[str, Any]:
-    """Sizes and densities of one part."""
+    """Return sizes and densities of one part."""
     features, labels = np.diff(split.X.indptr), np.diff(split.Y.indptr)
     n = max(len(split), 1)
     return {
@@ -53,7 +53,7 @@ def describe_split(split: Split) -> dict[str, Any]:
 
 
 def describe_sites(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Points that each site owns, where the data came by site."""
+    """Count the points that each site owns, if the data came by site."""
     sizes = {
         part: np.bincount(split.sites, minlength=len(dataset.site_names))
         for part, split in (("train", dataset.train), ("test", dataset.test))

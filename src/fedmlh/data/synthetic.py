@@ -25,9 +25,9 @@ from fedmlh.randomness import generator
 LABEL_SKEW = 1.9
 BACKGROUND_SKEW = 2.3
 MEANING_SKEW = 1.15
-#: Labels (words) a point are 1 + a Poisson number whose rate is gamma with this shape.
+#: Labels (words) per point are 1 + a Poisson number whose rate is gamma with this shape.
 LENGTH_SHAPE = 3.5
-#: A group has so many times the labels of a point; groups lie in about so many topics.
+#: A group has this many times the labels of a point; groups lie in about this many topics.
 GROUP_FACTOR = 4.0
 NUM_TOPICS = 16
 #: Where a point's further labels come from: the leading label's group, its topic, else anywhere.
@@ -41,9 +41,9 @@ ABOUT_GROUP = 0.3
 ABOUT_LEAD = 0.7
 #: The share of points whose words tell of another point's labels: real titles mislead, too, and so the best model errs.
 OFF_TOPIC = 0.2
-#: Each topic, group and label has so many words, the first ones used more often.
+#: Words of each topic, group and label, the first ones used more often.
 VOCABULARY = 6
-#: Draws that repeat a label or word are drawn again so often, then the point stays shorter.
+#: How often draws that repeat a label or word are drawn again; then the point stays shorter.
 REDRAWS = 10
 
 
@@ -57,7 +57,7 @@ def synthesize(
     words_per_point: float = 20.0,
     seed: int = 0,
 ) -> Dataset:
-    """Training and test points of one random world; every label has a training point, the means hold roughly."""
+    """Draw training and test points of one random world; every label has a training point, the means hold roughly."""
     _check_sizes(num_points, num_test, num_features, num_labels, labels_per_point, words_per_point)
     tree = _grow_tree(num_points, num_labels, labels_per_point, generator(seed, "synthetic tree"))
     rng = generator(seed, "synthetic labels")
@@ -114,7 +114,7 @@ class _Tree:
     topic_size: int
 
     def draw(self, start: np.ndarray, size: int | np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One label from each block [start, start + size), by frequency."""
+        """Draw one label from each block [start, start + size), by frequency."""
         cumulated = np.concatenate([[0.0], np.cumsum(self.frequency)])
         end = np.minimum(start + size, len(self.frequency))
         low, high = cumulated[start], cumulated[end]
@@ -143,7 +143,7 @@ def _grow_tree(num_points: int, num_labels: int, labels_per_point: float, rng: n
 def _draw_labels(
     tree: _Tree, leads: np.ndarray, num_points: int, labels_per_point: float, rng: np.random.Generator
 ) -> csr_matrix:
-    """Labels of all points [n, p], in the order of the tree."""
+    """Draw the labels of all points [n, p], in the order of the tree."""
     num_labels = len(tree.frequency)
     left_out = np.exp(-tree.frequency).sum() / num_points
     lengths = _draw_lengths(len(leads), labels_per_point - left_out, rng)
@@ -168,7 +168,7 @@ def _draw_labels(
 def _draw_words(
     tree: _Tree, leads: np.ndarray, Y: csr_matrix, num_words: int, words_per_point: float, rng: np.random.Generator
 ) -> csr_matrix:
-    """Words of all points [n, d], as ones."""
+    """Draw the words of all points [n, d], as ones."""
     words = rng.permutation(num_words)  # by rank: the most frequent first
     num_labels = Y.shape[1]
     # Rows of the table of words: topics, then groups, then labels.
@@ -200,7 +200,7 @@ def _draw_words(
 
 
 def _weigh_words(X: csr_matrix, num_points: int) -> None:
-    """Ones become inverse document frequencies (of the training points), each row of length 1; in place."""
+    """Turn ones into inverse document frequencies (of the training points), each row of length 1; in place."""
     documents = np.bincount(X.indices[: X.indptr[num_points]], minlength=X.shape[1])
     values = (np.log((1 + num_points) / (1 + documents)) + 1)[X.indices]
     norms = np.sqrt(np.add.reduceat(values**2, X.indptr[:-1]))
@@ -210,7 +210,7 @@ def _weigh_words(X: csr_matrix, num_points: int) -> None:
 def _collect(
     pairs: np.ndarray, lengths: np.ndarray, width: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Draw until each point has so many different columns; a pair is point · width + column, sorted at the end."""
+    """Draw until point i has lengths[i] different columns; a pair is point · width + column, sorted at the end."""
     complete = []
     missing = lengths - np.bincount(pairs // width, minlength=len(lengths))
     for _ in range(REDRAWS):
@@ -242,12 +242,12 @@ def _draw_lengths(count: int, mean: float, rng: np.random.Generator) -> np.ndarr
 
 
 def _choose(shares: list[float], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Choice 0, 1, … with these probabilities, and one more with the rest."""
+    """Choose 0, 1, … with these probabilities, and one more with the rest."""
     return np.searchsorted(np.cumsum(shares), rng.random(count), side="right")
 
 
 def _draw_ranks(skew: float, count: int, num_words: int, rng: np.random.Generator) -> np.ndarray:
-    """Ranks below num_words whose frequencies are the quantiles of a log-normal of this spread."""
+    """Draw ranks below num_words whose frequencies are the quantiles of a log-normal of this spread."""
     # Drawing quantiles by their size moves a normal's mean by its spread; the rank follows without a search.
     ranks: np.ndarray = (num_words * ndtr(-skew - rng.standard_normal(count))).astype(np.int64)
     np.minimum(ranks, num_words - 1, out=ranks)
@@ -255,6 +255,6 @@ def _draw_ranks(skew: float, count: int, num_words: int, rng: np.random.Generato
 
 
 def _normal_scores(count: int) -> np.ndarray:
-    """The normal distribution's quantiles, from the largest to the smallest."""
+    """Return the normal distribution's quantiles, from the largest to the smallest."""
     scores: np.ndarray = ndtri(1 - (np.arange(count) + 0.5) / count)
     return scores

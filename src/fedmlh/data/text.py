@@ -35,14 +35,14 @@ class TextFeatures:
 
     @classmethod
     def hashing(cls, dim: int = DEFAULT_DIM) -> "TextFeatures":
-        """The stateless kind: each word and pair adds to one of `dim` features."""
+        """Make the stateless kind: each word and pair adds to one of `dim` features."""
         if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim < 2**31:
             raise UserError(f"text dimension {dim!r} should be a whole number from 1 below 2,147,483,648")
         return cls("hashing", dim)
 
     @classmethod
     def fit_tfidf(cls, texts: Sequence[str]) -> "TextFeatures":
-        """The fitted kind, from training text; a word or pair counts from two texts on."""
+        """Fit the other kind to training text; a word or pair counts if at least two texts have it."""
         vectorizer = build_tfidf(min_df=2)
         try:
             vectorizer.fit(texts)
@@ -59,7 +59,7 @@ class TextFeatures:
         )
 
     def transform(self, texts: Sequence[str]) -> csr_matrix:
-        """Features [n, num_features] of texts: float32, canonical CSR."""
+        """Turn texts into features [n, num_features]: float32, canonical CSR."""
         if not len(texts):
             return csr_matrix((0, self.num_features), dtype=np.float32)
         X = csr_matrix(self._vectorizer.transform(texts), dtype=np.float32)
@@ -85,14 +85,14 @@ class TextFeatures:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` needs to make the same features again."""
+        """Return what `from_json` needs to make these features again."""
         if self.kind == "hashing":
             return {"kind": self.kind, "dim": self.num_features}
         return {"kind": self.kind, "vocabulary": list(self.vocabulary), "idf": list(self.idf)}
 
     @classmethod
     def from_json(cls, content: object) -> "TextFeatures":
-        """The inverse of `to_json`; a damaged or foreign description is refused."""
+        """Read what `to_json` returned; refuse a damaged or foreign description."""
         kind = content.get("kind") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind not in KINDS:
             raise UserError(f"text features: the kind should be one of {', '.join(KINDS)}, is {kind!r:.40}")
@@ -114,7 +114,7 @@ class TextFeatures:
 
 
 def build_tfidf(**settings: Any) -> Any:
-    """The vectorizer that fits a vocabulary, or works with a given one."""
+    """Make the vectorizer that fits a vocabulary, or works with a given one."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(analyzer=find_words, norm="l2", dtype=np.float32, **settings)

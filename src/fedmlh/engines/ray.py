@@ -1,104 +1,75 @@
-"""The Ray engine: simulated clients on the workers of a cluster, which send back sums and not models.
+"""The Ray engine: simulated clients on the workers of a cluster.
 
-The hashed points of all clients lie once on every machine of the cluster, in Ray's object store, and so does what a
-round sends; a worker copies out a client's points for as long as that client trains. It validates and adds up the
-updates of its clients in fixed point, so that neither the number of workers nor who trained where can change a bit.
+The points of all clients lie once on every machine of the cluster, in Ray's object store, and so does what an exchange
+sends; a worker copies out a client's points for as long as that client answers. Updates are checked and added up in
+fixed point by the worker that made them, so that sums travel and not models. Statistics travel as they are. Neither the
+number of workers nor which of them a client was with can change a bit.
 
 What clients keep between rounds stays with the driver and travels with the work: a checkpoint of every round needs it
-there anyway, and a worker has nothing to lose, so that a lost one is replaced and its clients are trained again.
+there anyway, and a worker has nothing to lose, so that a lost one is replaced and its clients answer again.
 """
 
-import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import ray
-import torch
-from scipy.sparse import csr_matrix, vstack
 
 from fedmlh.engines.ray_cluster import join_cluster, start_cluster
-from fedmlh.engines.ray_once import RayRespondents
-from fedmlh.engines.ray_stock import Arrays, cut
+from fedmlh.engines.ray_stock import Stock
 from fedmlh.engines.ray_workers import MAX_LOSSES, Crew, Employee
 from fedmlh.errors import UserError
-from fedmlh.federated.client import Client, Memory
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, name_failure
-from fedmlh.federated.sharing import add_points
-from fedmlh.federated.tally import Outbox, Tally
-from fedmlh.federated.task import Seeds, Task
-from fedmlh.federated.validate import Expected
-from fedmlh.model.local_training import Shard
+from fedmlh.federated.client import Memory
+from fedmlh.federated.mail import Outbox, Part, PartT, Reply
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, RequestHeader, name_failure, pack
+from fedmlh.federated.participation import Refusal
 from fedmlh.model.threads import one_thread
-from fedmlh.parts import list_sources
+from fedmlh.parts import find_sources
 from fedmlh.runs.population import Population
 
 
-@dataclass(frozen=True)
-class Stock:
-    """The hashed points of all clients, one after the other, and behind them those that everyone has."""
+class Pile:
+    """Replies that are passed on as they are."""
 
-    features: tuple[Arrays, ...]  # 1 or R × [n, d̃]
-    buckets: tuple[Arrays, ...]  # R × [n, B]
-    widths: tuple[int, int]  # d̃, B
-    bounds: Mapping[int, tuple[int, int]]  # the rows of each client
-    shared: tuple[int, int]
+    def __init__(self) -> None:
+        self._replies: list[tuple[int, bytes | Refusal]] = []
 
-    @classmethod
-    def gather(cls, population: Population) -> "Stock":
-        """All points of a population."""
-        shards, bounds, end = population.shards, {}, 0
-        for number, shard in shards.items():
-            bounds[number] = (end, end + len(shard))
-            end += len(shard)
-        X, Y = (vstack([getattr(shard, part) for shard in shards.values()], "csr") for part in "XY")
-        X, Y = add_points(X, Y, population.shared)
-        client = Client(population.task, 0, X, Y, population.labels, population.device)
-        whole = client.prepare(population.seeds)
-        features, buckets = (
-            tuple((matrix.data, matrix.indices, matrix.indptr) for matrix in part)
-            for part in (whole.features, whole.buckets)
-        )
-        widths = (whole.features[0].shape[1], whole.buckets[0].shape[1])
-        return cls(features, buckets, widths, bounds, (end, X.shape[0]))
+    def add(self, client_id: int, reply: Reply) -> None:
+        """Take a reply; a refusal would not survive the way to the driver as an exception."""
+        if isinstance(reply, Rejected):
+            self._replies.append((client_id, Refusal(client_id, reply.reason, reply.detail)))
+        else:
+            self._replies.append((client_id, reply))
 
-    def shard(self, number: int) -> Shard:
-        """A copy of what a client trains on: loops compiled for read-only memory might round differently."""
-        features, buckets = (
-            tuple(self._rows(arrays, number, width) for arrays in part)
-            for part, width in zip((self.features, self.buckets), self.widths, strict=True)
-        )
-        return Shard(features, buckets)
-
-    def _rows(self, arrays: Arrays, number: int, width: int) -> csr_matrix:
-        parts = [cut(arrays, *bounds, width) for bounds in (self.bounds[number], self.shared) if bounds[0] < bounds[1]]
-        return vstack(parts, "csr") if len(parts) > 1 else parts[0]
+    def __iter__(self) -> Iterator[tuple[int, Reply]]:
+        for client_id, reply in self._replies:
+            yield client_id, Rejected(reply.reason, reply.detail) if isinstance(reply, Refusal) else reply
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is to do in one attempt at a round: which clients to train, and what an update must be to count."""
+    """What a worker is to do: have clients answer what they are sent, and count their replies."""
 
-    expected: Expected
-    uniform: bool
-    headers: tuple[BroadcastHeader, ...]
+    headers: tuple[BroadcastHeader | RequestHeader, ...]
     #: References to the payloads in the object store, and which of them goes with each header.
     payloads: tuple[Any, ...]
     places: tuple[int, ...]
     memories: Mapping[int, Memory]
+    #: Makes what counts the replies.
+    part: Callable[[], Part]
     #: How many workers were lost over it.
     losses: int = 0
 
     @property
     def clients(self) -> list[int]:
-        """Whom it concerns."""
+        """Return the clients that are to answer."""
         return [header.client for header in self.headers]
 
     def after_loss(self) -> list["Work"]:
-        """What to do when the worker was lost over it: each client by itself, then again, and at last nothing.
+        """Return what to do when the worker was lost over it: each client by itself, then again, and at last nothing.
 
         By itself, so that a client that takes its worker down takes no other client with it.
         """
@@ -109,39 +80,35 @@ class Work:
                 self,
                 headers=(header,),
                 places=(place,),
-                memories={client: memory for client, memory in self.memories.items() if client == header.client},
+                memories={client_id: kept for client_id, kept in self.memories.items() if client_id == header.client},
             )
             for header, place in zip(self.headers, self.places, strict=True)
         ]
 
 
 class Worker(Employee):
-    """A process of the cluster that trains clients, one after the other in one thread."""
+    """A process of the cluster in which clients answer, one after the other in one thread."""
 
-    def __init__(self, sources: Sequence[tuple[str, bytes]], task: Task, seeds: Seeds, stock: Stock) -> None:
+    def __init__(self, sources: Sequence[tuple[str, bytes]], stock: Stock) -> None:
         Employee.__init__(self, sources)  # `super()` would not survive that a class is sent by value
-        self.task = task
-        self.seeds = seeds
         self.stock = stock
 
-    def train(self, work: Work) -> tuple[Tally, dict[int, Memory]]:
-        """The tally of the clients' updates, and what the clients keep."""
-        cpu = torch.device("cpu")
-        tally = Tally(work.expected, uniform=work.uniform, device=cpu)
+    def answer(self, work: Work) -> tuple[Part, dict[int, Memory]]:
+        """Return what counted the clients' replies, and what the clients keep."""
+        part, memories = work.part(), {}
         payloads = ray.get(list(work.payloads))
-        memories = {}
         for header, place in zip(work.headers, work.places, strict=True):
-            number = header.client
-            reply: bytes | Rejected
+            client_id = header.client
+            reply: Reply
             try:
-                client = Client.from_shard(self.task, number, self.seeds, self.stock.shard(number), cpu)
-                message = tally.send(header, memoryview(payloads[place]))
+                client = self.stock.member(client_id)
+                message = pack(header, memoryview(payloads[place]))
                 with one_thread():
-                    reply, memories[number] = client.answer(message, work.memories.get(number, Memory()))
+                    reply, memories[client_id] = client.answer(message, work.memories.get(client_id, Memory()))
             except Exception as error:  # one client's failure must not end the run: it is named in the round's record
                 reply = name_failure(error)
-            tally.add(number, reply)
-        return tally, memories
+            part.add(client_id, reply)
+        return part, memories
 
 
 class RayClients(Crew):
@@ -149,69 +116,64 @@ class RayClients(Crew):
 
     def __init__(self, population: Population, count: int) -> None:
         self.memories: dict[int, Memory] = {}
-        stock = ray.put(Stock.gather(population))
-        super().__init__(Worker, (population.task, population.seeds, stock), count)
+        stock = Stock.gather(population)
+        self._sizes = {client_id: stock.count(client_id) for client_id in population.shards}
+        super().__init__(Worker, (ray.put(stock),), count)
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[tuple[int, Rejected] | Tally]:
-        """Deal the clients out to the workers and pass on their tallies; the work of a lost worker is done again."""
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[tuple[int, Reply] | PartT]:
+        """Deal the clients out to the workers and pass on what they return; the work of a lost worker is done again."""
         waiting = deque(self._deal(sampled, outbox))
-        for work, result in self.perform(waiting, lambda worker, work: worker.train.remote(work)):
+        for work, result in self.perform(waiting, lambda worker, work: worker.answer.remote(work)):
             if result is None:
                 again = work.after_loss()
                 if not again:
                     yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost over it")
                 waiting.extend(again)
                 continue
-            tally, memories = result
+            part, memories = result
             self.memories |= memories
-            yield tally
+            if isinstance(part, Pile):
+                yield from part
+            else:
+                yield part
 
-    def _deal(self, sampled: Sequence[int], outbox: Outbox) -> Iterator[Work]:
-        """About as many points for every worker: the largest client next goes to whoever has the fewest so far."""
-        tally = outbox.tally
-        examples = tally.expected.max_examples
-        loads, hands = [0] * len(self.workers), [[] for _ in self.workers]  # type: tuple[list[int], list[list[int]]]
-        for client in sorted(sampled, key=lambda client: (-examples[client], client)):
+    def _deal(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[Work]:
+        """Yield about as many points for every worker, or a client at a time if replies travel as they are.
+
+        The largest client next goes to the worker that has the fewest points so far.
+        """
+        count = len(sampled) if outbox.part is None else len(self.workers)
+        loads, hands = [0] * count, [[] for _ in range(count)]  # type: tuple[list[int], list[list[int]]]
+        for client_id in sorted(sampled, key=lambda client_id: (-self._sizes[client_id], client_id)):
             least = loads.index(min(loads))
-            loads[least] += examples[client]
-            hands[least].append(client)
-        letters = {client: outbox.write(client) for client in sampled}
+            loads[least] += self._sizes[client_id]
+            hands[least].append(client_id)
+        letters = {client_id: outbox.write(client_id) for client_id in sampled}
         # Clients that are sent the same share one payload, and the store holds it once.
         shared = {id(payload): payload for _, payload in letters.values()}
         stored = tuple(ray.put(np.frombuffer(payload, np.uint8)) for payload in shared.values())
         order = list(shared)
         for hand in filter(None, hands):
             yield Work(
-                tally.expected,
-                tally.uniform,
-                tuple(letters[client][0] for client in hand),
+                tuple(letters[client_id][0] for client_id in hand),
                 stored,
-                tuple(order.index(id(letters[client][1])) for client in hand),
-                {client: self.memories[client] for client in hand if client in self.memories},
+                tuple(order.index(id(letters[client_id][1])) for client_id in hand),
+                {client_id: self.memories[client_id] for client_id in hand if client_id in self.memories},
+                outbox.part or Pile,
             )
 
 
 @contextmanager
 def live_on_ray(
     population: Population, workers: int | None = None, *, address: str | None = None
-) -> Iterator[RayClients | RayRespondents]:
-    """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
-    if population.device.type != "cpu" and not population.answers_once:
+) -> Iterator[RayClients]:
+    """Let clients live on the cluster at an address; without one on the cluster that was joined, or a local one."""
+    if population.device.type != "cpu" and population.trains:
         raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
-    sent = {hashlib.sha256(source).hexdigest() for _, source in list_sources()}
-    for part in population.task.config.foreign:
-        if part["sha256"] not in sent:
-            raise UserError(
-                f"the part '{part['name']}' was registered in {part['origin']}, which workers of the Ray engine do not "
-                f"execute: put it into a file of parts, for --parts or fedmlh.load_parts"
-            )
+    find_sources(population.task.config.foreign)  # workers register what a file of parts says, and nothing else
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
-        most = len(population.shards)
-        if not population.answers_once:
-            most = min(population.task.config.clients_per_round, most)
-        kind = RayRespondents if population.answers_once else RayClients
-        clients = kind(population, max(1, min(workers or free, most)))
+        clients = RayClients(population, max(1, min(workers or free, population.most_asked)))
         try:
             yield clients
         finally:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
@@ -11,17 +12,16 @@ from fedmlh.engines.local import LocalClients, live_in_process
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
+from fedmlh.federated.mail import Outbox, Reply
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.participation import Attempt
-from fedmlh.federated.tally import Outbox
 from fedmlh.runs.folder import RunFolder
-from fedmlh.runs.one_round.collecting import Post
 from fedmlh.runs.population import Population
 from fedmlh.runs.rounds import Run, Tell, Watch, ignore
 
 
 class ReplayedClients:
-    """Clients in this process, of whom those answer who counted in the log; the others are refused as they were."""
+    """Clients in this process: those that counted in the log answer, the others are refused as they were."""
 
     def __init__(self, local: LocalClients, log: Sequence[Attempt]) -> None:
         self.local = local
@@ -29,28 +29,28 @@ class ReplayedClients:
 
     @property
     def memories(self) -> dict[int, Memory]:
-        """What the clients keep."""
+        """Return what the clients keep."""
         return self.local.memories
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox | Post) -> Iterator[tuple[int, bytes | Rejected]]:
-        """What the log says of this attempt."""
-        number, attempt = outbox.place
-        line = self.log.get((number, attempt))
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
+        """Yield what the log says of this attempt."""
+        round_index, attempt = outbox.place
+        line = self.log.get((round_index, attempt))
         if line is None or list(line.sampled) != list(sampled):
             raise UserError(
-                f"round {number}, attempt {attempt} is not as the log says, which was made with other settings or "
+                f"round {round_index}, attempt {attempt} is not as the log says, which was made with other settings or "
                 f"other data (--data)"
             )
         yield from self.local.exchange(line.accepted, outbox)
-        for client in sampled:
-            if client not in line.accepted:
-                outbox(client)  # it was sent the round like everyone else
+        for client_id in sampled:
+            if client_id not in line.accepted:
+                outbox.write(client_id)  # it was sent the round like all others
         for entry in line.refused:
             yield entry.client, Rejected(entry.reason, entry.detail)
 
 
 def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
-    """The config with which the rounds of a run can be repeated, and who took part in them."""
+    """Return the config with which the rounds of a run can be repeated, and who took part in them."""
     config, whole = folder.read_config(), folder.read_participation()
     rounds = len(folder.read_metrics())
     log = [line for line in whole if line.round <= rounds]  # without those at a round that was given up
@@ -76,7 +76,7 @@ def replay(
     @contextmanager
     def live(population: Population, workers: int | None) -> Iterator[ReplayedClients]:
         lines = log
-        if config.training == "one-round" and not population.answers_once:
+        if config.training == "one-round" and population.trains:
             # Rounds of networks count from 1, and the log has the round of the linear model before them.
             lines = [dataclasses.replace(line, round=line.round - 1) for line in log if line.round > 1]
         with live_in_process(population, workers) as local:

@@ -31,10 +31,10 @@ from fedmlh.entropy.frequencies import (
 #: States are at least this between two steps, and where they start.
 _LOW = 1 << 16
 #: A lane costs up to 4 bytes, a step of all lanes about 20 microseconds: few values take few lanes, and many values
-#: no more than so many steps.
+#: no more than this many steps.
 _MOST_STEPS = 1024
 
-#: After so many calls the compiled twins pay, which take a second to load. A client of one round makes fewer.
+#: After this many calls the compiled twins pay, which take a second to load. A client of one round makes fewer.
 _FEW_CALLS = 64
 _CALLS = count()
 

@@ -21,7 +21,7 @@ UNIT = 4096
 #: Numbers that describe tables have fewer bits after the first one.
 MOST_ZEROS = 9
 
-#: Counts are told as one of these weights: exact below 8, then four per octave, which costs 0.002 bits per value.
+#: Counts are rounded to one of these weights: exact below 8, then four per octave, which costs 0.002 bits per value.
 _WEIGHTS = np.array([*range(8), *((4 + step) << octave for octave in range(1, 13) for step in range(4))], np.int64)
 _MIDDLES = (_WEIGHTS[:-1] + _WEIGHTS[1:] + 1) // 2
 
@@ -163,7 +163,7 @@ def read_tables(body: memoryview, num_contexts: int, kernels: Any = None) -> tup
 
 
 def _read_numbers(body: memoryview, num_contexts: int) -> tuple[np.ndarray, int]:
-    """Return the numbers that describe the tables of so many contexts, and the bits they take; -1 if they are cut off.
+    """Return the numbers that describe the tables of these contexts, and the bits they take; -1 if cut off.
 
     A table that claims more contexts than are left is the last one.
     """

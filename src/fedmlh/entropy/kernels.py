@@ -12,7 +12,7 @@ _WORD_BITS = 16
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Compiled when first called, and kept on disk where there is a place for it."""
+    """Compile a function when it is first called, and keep the result on disk if there is a place for it."""
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba finds no folder that it may write to
@@ -177,7 +177,7 @@ def read_number(body: Any, position: Any) -> Any:
 
 @_compiled
 def read_numbers(body: Any, num_contexts: Any) -> Any:
-    """Return the numbers that describe the tables of so many contexts, and the bits they take; -1 if they are cut off.
+    """Return the numbers that describe the tables of these contexts, and the bits they take; -1 if cut off.
 
     A table that claims more contexts than are left is the last one.
     """

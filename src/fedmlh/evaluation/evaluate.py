@@ -12,7 +12,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.evaluation.label_recall import LabelRecall
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities
-from fedmlh.evaluation.own import Measures
+from fedmlh.evaluation.own import Measures, OwnSums
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
@@ -23,7 +23,7 @@ Values = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Points to evaluate on, their features hashed once for the whole run."""
+    """A `Split` to evaluate on: its features hashed once for the whole run, its labels as they are."""
 
     features: tuple[csr_matrix, ...]
     Y: csr_matrix
@@ -107,9 +107,10 @@ class Evaluator:
         """Every metric of a model on these points."""
         return self._count(model, points).values()
 
-    def measure(self, model: Any, points: Prepared) -> Sums:
-        """Our metrics as sums, which may be added to those of other points."""
-        return self._count(model, points).sums()
+    def measure(self, model: Any, points: Prepared) -> tuple[Sums, OwnSums]:
+        """Every metric as sums, which may be added to those of other points: ours, and those of users by name."""
+        measures = self._count(model, points)
+        return measures.sums(), measures.own_sums()
 
     def _count(self, model: Any, points: Prepared) -> Measures:
         metrics = self.metrics()

@@ -1,15 +1,24 @@
-"""Metrics that users add, counted beside ours."""
+"""Metrics that users add, counted beside ours; over sites they add up as ours do, or are not measured there."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.errors import UserError
 from fedmlh.evaluation.metrics import Metrics, Sums
-from fedmlh.parts import find
+from fedmlh.federated.task import Task
+from fedmlh.parts import blame, find
+
+#: Sums of users' metrics, by the metric's name and by whatever names it gives them.
+OwnSums = dict[str, dict[str, list[int]]]
+#: The largest number that a site may report: JSON of every language keeps it.
+LARGEST = 2**53
 
 
 class Metric(Protocol):
@@ -22,22 +31,37 @@ class Metric(Protocol):
         """Return the value for each k."""
 
 
+class Additive(Metric, Protocol):
+    """A metric that real sites can measure: whatever they report of it is added up."""
+
+    def sums(self) -> dict[str, list[int]]:
+        """Return whole numbers from 0 that say all of the points counted; how many does not depend on the points."""
+
+    def add_sums(self, sums: dict[str, list[int]]) -> None:
+        """Count points of which only the sums are known."""
+
+
 class Measures:
     """Our metrics and those of users over the same points."""
 
     def __init__(self, metrics: Metrics, names: Sequence[str], ks: Sequence[int], num_labels: int) -> None:
         self._metrics, self._ks = metrics, ks
-        self._own: dict[str, Metric] = {name: find("metric", name)(tuple(ks), num_labels) for name in names}
+        self._own: dict[str, Metric] = {name: _make(name, ks, num_labels) for name in names}
 
     def add(self, labels: np.ndarray, Y: csr_matrix) -> None:
         """Count a batch of points with their predicted and true labels."""
         self._metrics.add(labels, Y)
-        for metric in self._own.values():
-            metric.add(labels, Y)
+        for name, metric in self._own.items():
+            with blame("metric", name):
+                metric.add(labels, Y)
 
     def sums(self) -> Sums:
         """Return the numbers behind our metrics, which add up over sites."""
         return self._metrics.sums()
+
+    def own_sums(self) -> OwnSums:
+        """Return the numbers behind users' metrics, of which each must add up."""
+        return {name: _sum(name, metric) for name, metric in self._own.items()}
 
     def values(self) -> dict[str, dict[str, float]]:
         """Return every metric by its name and k."""
@@ -45,8 +69,92 @@ class Measures:
         for name, metric in self._own.items():
             if name in values:
                 raise UserError(f"the metric '{name}' is one of fedmlh's own: choose another name")
-            found = metric.values()
-            if found.keys() != set(self._ks) or not all(isfinite(value) for value in found.values()):
-                raise UserError(f"the metric '{name}' gave {found!r:.80}: it must give a number for each k")
-            values[name] = {str(k): float(found[k]) for k in self._ks}
+            values[name] = _evaluate(name, metric, self._ks)
         return values
+
+
+@dataclass(frozen=True)
+class AddedMetrics:
+    """Users' metrics over sites, of which each reports sums: what sums there are, and what they come to."""
+
+    names: tuple[str, ...]
+    ks: tuple[int, ...]
+    num_labels: int
+
+    @classmethod
+    def of(cls, task: Task) -> "AddedMetrics":
+        """Those that a task's config names."""
+        return cls(task.config.metrics, task.config.top_k, task.num_labels)
+
+    @cached_property
+    def nothing(self) -> OwnSums:
+        """The sums over no points, which say what sums there are."""
+        return {name: _sum(name, _make(name, self.ks, self.num_labels)) for name in self.names}
+
+    def check_additive(self) -> None:
+        """Refuse metrics that do not say how they add up."""
+        _ = self.nothing
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of JSON that sums of a site take."""
+        digits = len(f"{LARGEST}, ")
+        return sum(
+            len(json.dumps(name)) + sum(len(json.dumps(key)) + digits * len(row) + 8 for key, row in rows.items()) + 8
+            for name, rows in self.nothing.items()
+        )
+
+    def check(self, sums: Any) -> None:
+        """Raise a ValueError unless sums of a site are as many as they must be, and give each metric a value."""
+        if not isinstance(sums, dict) or sums.keys() != self.nothing.keys():
+            raise ValueError("names of metrics")
+        for name, expected in self.nothing.items():
+            rows = sums[name]
+            if not isinstance(rows, dict) or rows.keys() != expected.keys():
+                raise ValueError("names of sums")
+            for key, numbers in rows.items():
+                if not isinstance(numbers, list) or len(numbers) != len(expected[key]):
+                    raise ValueError("how many sums there are")
+                if not all(type(number) is int and 0 <= number <= LARGEST for number in numbers):
+                    raise ValueError("sums that are not whole numbers from 0")
+        self.values([sums])
+
+    def values(self, reports: Sequence[OwnSums]) -> dict[str, dict[str, float]]:
+        """Return every metric by name and k over the points of several sites, whose sums were checked."""
+        values = {}
+        for name in self.names:
+            metric: Additive = _make(name, self.ks, self.num_labels)
+            parts = [report[name] for report in reports]
+            total = {key: list(map(sum, zip(*(part[key] for part in parts), strict=True))) for key in parts[0]}
+            with blame("metric", name):
+                metric.add_sums(total)
+            values[name] = _evaluate(name, metric, self.ks)
+        return values
+
+
+def _make(name: str, ks: Sequence[int], num_labels: int) -> Any:
+    with blame("metric", name):
+        return find("metric", name)(tuple(ks), num_labels)
+
+
+def _sum(name: str, metric: Metric) -> dict[str, list[int]]:
+    """Return the sums of a metric that says how it adds up."""
+    if not hasattr(metric, "sums") or not hasattr(metric, "add_sums"):
+        raise UserError(
+            f"the metric '{name}' does not say how it adds up over sites (it has no sums and add_sums), so that real "
+            f"sites cannot measure it: leave it out of metrics"
+        )
+    with blame("metric", name):
+        given = {key: list(numbers) for key, numbers in metric.sums().items()}
+        rows = {str(key): [int(number) for number in numbers] for key, numbers in given.items()}
+        if rows != given or not all(0 <= number <= LARGEST for row in rows.values() for number in row):
+            raise ValueError(f"sums() must give lists of whole numbers from 0 to 2^53 by name, and gave {given!r:.80}")
+    return rows
+
+
+def _evaluate(name: str, metric: Metric, ks: Sequence[int]) -> dict[str, float]:
+    with blame("metric", name):
+        found = metric.values()
+        if found.keys() != set(ks) or not all(isfinite(value) for value in found.values()):
+            raise UserError(f"the metric '{name}' gave {found!r:.80}: it must give a number for each k")
+        return {str(k): float(found[k]) for k in ks}

@@ -2,10 +2,11 @@
 
 Sums are those of evaluation/metrics.py. Which labels are frequent only the server can say, so that a site counts none
 as frequent: what does not depend on it (precision, recall, nDCG) can be read from the sums of one site or of several.
+Beside them stand the sums of users' metrics (evaluation/own.py).
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -13,13 +14,17 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.evaluation.metrics import GROUPS, METRICS, ONE, Metrics, Sums, add_sums
+from fedmlh.evaluation.own import AddedMetrics, OwnSums
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, ReportHeader, pack, unpack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.randomness import generator
 
 _CODEC = "fp32"
-_MAX_REPORT = 64 * 1024
+#: The most bytes of a report of our metrics.
+_MOST_REPORT = 64 * 1024
+#: Users' metrics where there are none.
+_NONE = AddedMetrics((), (), 0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Report:
 
     sums: Sums
     round: int
+    own: OwnSums = field(default_factory=dict)
 
 
 def ask(task: Task, seeds: Seeds, run: str, number: int, client: int, model: Tensor | None) -> bytes:
@@ -69,25 +75,39 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
 def write_report(question: QuestionHeader, report: Report) -> bytes:
     """What a site answers."""
     header = ReportHeader(question.run, question.config, question.round, question.client, question.alone)
-    return pack(header, json.dumps(vars(report)).encode())
+    content = {name: value for name, value in vars(report).items() if name != "own" or value}
+    return pack(header, json.dumps(content).encode())
 
 
-def read_report(message: bytes, question: QuestionHeader, ks: tuple[int, ...], max_points: int, rounds: int) -> Report:
+def largest_report(own: AddedMetrics) -> int:
+    """Return the most bytes of what a report says."""
+    return _MOST_REPORT + own.most_bytes
+
+
+def read_report(
+    message: bytes,
+    question: QuestionHeader,
+    ks: tuple[int, ...],
+    max_points: int,
+    rounds: int,
+    own: AddedMetrics = _NONE,
+) -> Report:
     """The report that answers a question, of at most so many points and rounds, or Rejected."""
-    header, payload = unpack(ReportHeader, message, _MAX_REPORT)
+    header, payload = unpack(ReportHeader, message, largest_report(own))
     if vars(header) != {name: getattr(question, name) for name in vars(header)}:
         raise Rejected(Reason.ROUND, "the report answers another question")
     try:
         values = json.loads(bytes(payload))
         sums, number = values["sums"], values["round"]
-        if values.keys() != {"sums", "round"} or type(number) is not int:
+        if values.keys() != {"sums", "round", *(["own"] if own.names else [])} or type(number) is not int:
             raise ValueError("fields of a report")
         if not (1 <= number <= rounds if question.alone else number == question.round):
             raise ValueError("a round that nobody asked for")
         _check(sums, ks, max_points)
+        own.check(values.get("own", {}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
-    return Report(sums, number)
+    return Report(sums, number, values.get("own", {}))
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:

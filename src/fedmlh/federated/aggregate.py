@@ -1,13 +1,16 @@
-"""How accepted updates become one change: rules, and the mean, in fixed point so that no order can change a bit."""
+"""How what clients send becomes one: rules, and the mean, in fixed point so that no order can change a bit."""
 
 import math
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmlh.parts import find, register
+
+#: What a rule makes one of: vectors, or sums over points.
+Content = TypeVar("Content")
 
 #: No single parameter may change by more than this in a round; it bounds the fixed-point sum.
 LIMIT = 1024.0
@@ -17,7 +20,7 @@ _ROW = 1 << 12
 
 
 def square_length(values: Tensor) -> float:
-    """The sum of squares, in double precision.  # [P]"""
+    """Return the sum of squares, in double precision.  # [P]"""
     # Row by row: torch never splits a row over threads, which would make it round differently, and a row is short
     # enough to be summed in one thread where there is only one.
     sums = [_square_rows(part[: len(part) // _ROW * _ROW].view(-1, _ROW)) for part in torch.split(values, _CHUNK)]
@@ -29,25 +32,25 @@ def _square_rows(rows: Tensor) -> Tensor:
     return rows.double().square_().sum(dim=1)
 
 
-class Rule(Protocol):
-    """Turns the updates of a round into one. The result must not depend on the order in which they were added."""
+class Rule(Protocol[Content]):
+    """Makes one of all that clients send. The result must not depend on the order in which it was added."""
 
-    #: Whether its memory does not grow with the number of updates; else it keeps them all.
+    #: Whether its memory does not grow with the number of clients; else it keeps all that they send.
     streams: bool
 
-    def add(self, values: Tensor, weight: int) -> None:
-        """Count an update (its values within ±LIMIT) with an integer weight.  # [P]"""
+    def add(self, content: Content, weight: int, /) -> None:
+        """Count what a client sent with an integer weight; a vector has its values within ±LIMIT."""
 
-    def merge(self, other: Self) -> None:
-        """Count all that another one of the same round has counted."""
+    def merge(self, other: Self, /) -> None:
+        """Count all that another rule of the same round has counted."""
 
-    def result(self) -> Tensor:
-        """Return the change that stands for all.  # [P]"""
+    def result(self) -> Content:
+        """Return what stands for all."""
 
 
-def make_rule(name: str, num_parameters: int, max_weight: int, device: torch.device) -> Rule:
+def make_rule(name: str, num_parameters: int, max_weight: int, device: torch.device) -> Rule[Tensor]:
     """Return the rule of that name for vectors of a length and weights that add up to at most `max_weight`."""
-    rule: Rule = find("aggregation", name)(num_parameters, max_weight, device)
+    rule: Rule[Tensor] = find("aggregation", name)(num_parameters, max_weight, device)
     return rule
 
 

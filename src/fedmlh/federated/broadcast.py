@@ -7,9 +7,9 @@ was made. It is sent all changes since then, or the whole model where that is fe
 accepted yet starts from the initial model, which follows from the seed. A client that has lost the model it should hold
 says so, and the server treats it as one that never took part.
 
-With a grid, changes are multiples of powers of two, and so is the model that clients hold: their sums are exact. So all
-changes since the model that a client holds are added up and sent as one, and the whole model is sent as all changes
-since the initial one.
+With some codecs sums of changes are exact: on a grid, changes are multiples of powers of two, and so is the model that
+clients hold. Then all changes since the model that a client holds are added up and sent as one, and the whole model is
+sent as all changes since the initial one.
 """
 
 import math
@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.config import parse_codec
-from fedmlh.federated import grid_changes
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import GridCodec
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
@@ -31,7 +29,7 @@ from fedmlh.randomness import generator
 HELD, HELD_ROUND = "held", "held_round"
 #: How the model travels where the changes would be no shorter.
 WHOLE = "fp32"
-#: How it travels with a grid: as all that changed since the initial model.
+#: How it travels if changes can be added up: as all that changed since the initial model.
 SINCE_START = "since start"
 _LENGTH = struct.Struct("<I")
 #: Encoded changes, by the round that made them.
@@ -39,8 +37,8 @@ Changes = Mapping[int, bytes]
 
 
 def sends_changes(codec: str) -> bool:
-    """Whether a broadcast codec encodes what changed, not the model itself."""
-    return not parse_codec(codec).kind.startswith("fp")
+    """Say whether a broadcast codec encodes what changed, not the model itself."""
+    return not parse_codec(codec).family.whole
 
 
 def _whole_codec(task: Task) -> str:
@@ -49,55 +47,56 @@ def _whole_codec(task: Task) -> str:
 
 
 def largest_payload(task: Task) -> int:
-    """The most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
+    """Return the most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
     return make_codec(_whole_codec(task)).size(task.stack.num_parameters)
 
 
 def mean_payload(task: Task) -> int:
-    """What the model comes in on average, each change as long as it can be: a client misses K/S rounds at a time."""
+    """Return the bytes of the model on average, if changes are as long as they can be and K/S rounds are missed."""
     config, whole = task.config, largest_payload(task)
     if not sends_changes(config.broadcast_codec):
         return whole
     missed = config.num_clients / config.clients_per_round
-    change = make_codec(config.broadcast_codec).size(task.stack.num_parameters)
-    if isinstance(make_codec(config.broadcast_codec), GridCodec):
+    codec = make_codec(config.broadcast_codec)
+    size = codec.size(task.stack.num_parameters)
+    if codec.sums is not None:
         # Added up, values are at most so many times as large.
-        return min(whole, round(change + task.stack.num_parameters * math.log2(missed) / 8))
-    return min(whole, round((_LENGTH.size + change) * missed))
+        return min(whole, round(size + task.stack.num_parameters * math.log2(missed) / 8))
+    return min(whole, round((_LENGTH.size + size) * missed))
 
 
 def round_held(accepted: tuple[int, ...]) -> int:
-    """How many rounds the model had behind it on which a client's last accepted update was made; 0: the initial one."""
+    """Return the round of the model on which a client's last accepted update was made; 0: the initial model."""
     return accepted[0] - 1 if accepted else 0
 
 
-def encode_change(codec: str, seed: int, number: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
-    """What the clients are sent about a round, and the model that they hold once they have added it."""
-    grid = make_codec(codec)
-    if isinstance(grid, GridCodec):
-        return grid_changes.encode_change(grid, model, held)
-    payload = grid.encode(model - held, generator(seed, "broadcast", number))
-    return payload, held + _decode(codec, seed, number, memoryview(payload), len(held)).to(held.device)
+def encode_change(codec: str, seed: int, round_index: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
+    """Return what the clients are sent about a round, and the model that they hold once they have added it."""
+    coder = make_codec(codec)
+    if coder.sums is not None:
+        return coder.sums.encode_change(model, held)
+    payload = coder.encode(model - held, generator(seed, "broadcast", round_index))
+    return payload, held + _decode(codec, seed, round_index, memoryview(payload), len(held)).to(held.device)
 
 
 def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) -> Changes:
-    """The changes of which some client may still be sent a part: not older than all, shorter than the whole model."""
+    """Return the changes that some client may still be sent: not older than all, shorter than the whole model."""
     oldest, left = min(rounds_held), make_codec(WHOLE).size(num_parameters)
     kept = {}
-    for number in sorted(changes, reverse=True):
-        left -= _LENGTH.size + len(changes[number])
-        if number <= oldest or left <= 0:
+    for round_index in sorted(changes, reverse=True):
+        left -= _LENGTH.size + len(changes[round_index])
+        if round_index <= oldest or left <= 0:
             break
-        kept[number] = changes[number]
+        kept[round_index] = changes[round_index]
     return kept
 
 
-def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, held: int) -> tuple[str, bytes]:
-    """Codec and payload for a client that holds the model of round `held`; `model` is that of the last round."""
+def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base: int) -> tuple[str, bytes]:
+    """Return codec and payload for a client that holds the model of round `base`; `model` is that of the last round."""
     if finished == 0:
         return "initial", b""
     if sends_changes(codec):
-        missing = range(held + 1, finished + 1)
+        missing = range(base + 1, finished + 1)
         parts = [part for n in missing if n in changes for part in (_LENGTH.pack(len(changes[n])), changes[n])]
         if len(parts) == 2 * len(missing) and sum(map(len, parts)) < make_codec(WHOLE).size(len(model)):
             return codec, b"".join(parts)
@@ -110,12 +109,13 @@ def write_models(
 ) -> dict[int, tuple[str, bytes]]:
     """Return codec and payload for clients that hold the models of these rounds."""
     name = task.config.broadcast_codec
-    if not finished or not isinstance(make_codec(name), GridCodec):
-        return {held: write_model(name, seed, finished, model, changes, held) for held in rounds}
-    sums = grid_changes.add_up(changes, finished, len(model), rounds)
-    written = {held: (name, payload) for held, payload in sums.items()}
+    adder = make_codec(name).sums
+    if not finished or adder is None:
+        return {base: write_model(name, seed, finished, model, changes, base) for base in rounds}
+    sums = adder.add_up(changes, finished, len(model), rounds)
+    written = {base: (name, payload) for base, payload in sums.items()}
     if len(written) < len(rounds):
-        since_start = grid_changes.encode_difference(model, task.initial(seed))
+        since_start = adder.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
             whole = SINCE_START, since_start
         else:
@@ -125,19 +125,19 @@ def write_models(
 
 
 def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    """The model that a broadcast stands for, given what this client keeps, or Rejected."""
+    """Return the model that a broadcast stands for, given what this client keeps, or raise Rejected."""
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
-    changes = sends_changes(codec)
+    changes, adder = sends_changes(codec), make_codec(codec).sums
     if header.codec == "initial" and not payload:
         return task.initial(header.seed)
     known = {codec, WHOLE} if changes else {codec}
-    if isinstance(make_codec(codec), GridCodec):
+    if adder is not None:
         known.add(SINCE_START)
     if header.codec not in known:
         raise Rejected(Reason.CODEC, f"encoded as {header.codec!a}, {codec} was agreed")
     try:
-        if header.codec == SINCE_START:
-            model = grid_changes.add_changes(task.initial(header.seed), payload)
+        if adder is not None and header.codec == SINCE_START:
+            model = adder.add(task.initial(header.seed), payload)
         elif changes and header.codec == codec:
             model = _add_changes(header, payload, task, kept)
         else:
@@ -149,50 +149,53 @@ def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: M
     return model
 
 
-def write_control(task: Task, control: Tensor) -> bytes:
-    """SCAFFOLD's control as it follows the model; in full, since no client keeps it."""
-    return make_codec(_whole_codec(task)).encode(control, generator(0, "control"))
+def write_extra(task: Task, extra: Tensor) -> bytes:
+    """Return the extra vector of a remedy for drift as it follows the model; whole, since no client keeps it."""
+    return make_codec(_whole_codec(task)).encode(extra, generator(0, "control"))
 
 
-def read_control(task: Task, payload: memoryview) -> Tensor:
-    """The control that a broadcast carries, or Rejected."""
+def read_extra(task: Task, payload: memoryview) -> Tensor:
+    """Return the extra vector that a broadcast carries, or raise Rejected."""
     try:
-        control = make_codec(_whole_codec(task)).decode(payload, task.stack.num_parameters, generator(0, "control"))
+        extra = make_codec(_whole_codec(task)).decode(payload, task.stack.num_parameters, generator(0, "control"))
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
-    if not task.stack.fits(control):
+    if not task.stack.fits(extra):
         raise Rejected(Reason.NON_FINITE, "the control contains NaN or infinity")
-    return control
+    return extra
 
 
 def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, Tensor]:
-    """What a client keeps of a model for later changes to be added to."""
+    """Return what a client keeps of a model for later changes to be added to."""
     if not sends_changes(task.config.broadcast_codec):
         return {}
     return {HELD: model, HELD_ROUND: torch.tensor(header.round - 1)}
 
 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    number = round_held(tuple(header.accepted))
-    if number == 0:
+    round_index = round_held(tuple(header.accepted))
+    if round_index == 0:
         model = task.initial(header.seed)
-    elif HELD in kept and int(kept[HELD_ROUND]) == number:
+    elif HELD in kept and int(kept[HELD_ROUND]) == round_index:
         model = kept[HELD]
     else:
-        raise Rejected(Reason.STATE, f"this client no longer has the model of round {number}, on which changes build")
-    if isinstance(make_codec(task.config.broadcast_codec), GridCodec):
-        return grid_changes.add_changes(model, payload)
+        raise Rejected(
+            Reason.STATE, f"this client no longer has the model of round {round_index}, on which changes build"
+        )
+    adder = make_codec(task.config.broadcast_codec).sums
+    if adder is not None:
+        return adder.add(model, payload)
     while payload:
-        number += 1
+        round_index += 1
         if len(payload) < _LENGTH.size:
-            raise ValueError(f"{len(payload)} bytes left over after the change of round {number - 1}")
+            raise ValueError(f"{len(payload)} bytes left over after the change of round {round_index - 1}")
         stop = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
         change, payload = payload[_LENGTH.size : stop], payload[stop:]
-        model = model + _decode(task.config.broadcast_codec, header.seed, number, change, len(model))
-    if number != header.round - 1:
-        raise ValueError(f"changes up to round {number}, {header.round - 1} expected")
+        model = model + _decode(task.config.broadcast_codec, header.seed, round_index, change, len(model))
+    if round_index != header.round - 1:
+        raise ValueError(f"changes up to round {round_index}, {header.round - 1} expected")
     return model
 
 
-def _decode(codec: str, seed: int, number: int, payload: memoryview, length: int) -> Tensor:
-    return make_codec(codec).decode(payload, length, generator(seed, "broadcast", number))
+def _decode(codec: str, seed: int, round_index: int, payload: memoryview, length: int) -> Tensor:
+    return make_codec(codec).decode(payload, length, generator(seed, "broadcast", round_index))

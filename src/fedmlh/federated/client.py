@@ -1,6 +1,8 @@
 """A client: takes a broadcast, trains all sub-models on its own points, answers with an update."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,11 +13,14 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.broadcast import keep_model, read_model, sends_changes
 from fedmlh.federated.codecs import control_draws, make_codec, update_draws
-from fedmlh.federated.corrections import correct
+from fedmlh.federated.codecs.codec import Codec
+from fedmlh.federated.drift import find_remedy
+from fedmlh.federated.drift.remedy import Trained
 from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateHeader, pack
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.federated.validate import check_broadcast
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train
+from fedmlh.federated.transforms import list_at_client
+from fedmlh.federated.validate import Broadcast, read_broadcast
+from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.randomness import generator
 
@@ -32,7 +37,7 @@ class Memory:
     kept_in: tuple[int, ...] = ()
 
     def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor] | None:
-        """What holds after the update that was accepted last; None where this memory knows nothing of that one.
+        """Return what holds after the update that was accepted last, or None if this memory does not know that update.
 
         A client of which nothing was accepted, or whose past the server has forgotten, begins with nothing.
         """
@@ -44,9 +49,8 @@ class Memory:
 
 
 def keeps_state(config: Config) -> bool:
-    """Whether clients carry anything from round to round."""
-    feedback = make_codec(config.update_codec).feedback
-    return feedback or sends_changes(config.broadcast_codec) or config.correction != "none"
+    """Say whether clients carry anything from round to round."""
+    return bool(list_at_client(config)) or sends_changes(config.broadcast_codec) or find_remedy(config).keeps
 
 
 @dataclass(frozen=True)
@@ -60,108 +64,131 @@ class Assignment:
     orders: np.ndarray  # [E, n]
     correction: Tensor | None  # [P] added to every gradient
     kept: dict[str, Tensor]  # the client's state before this round
-    held: dict[str, Tensor]  # what of the model becomes part of its state
+    base: dict[str, Tensor]  # what of the model becomes part of its state
+
+
+#: What keys the generator that a vector is encoded and decoded with.
+Draws = Callable[[int, BroadcastHeader], np.random.Generator]
+
+
+class _Sent:
+    """A vector as it is sent, and as the server will decode it."""
+
+    def __init__(self, codec: Codec, vector: Tensor, draws: Draws, header: BroadcastHeader) -> None:
+        self.payload = codec.encode(vector, draws(header.seed, header))
+        self._codec, self._length, self._draws, self._header = codec, len(vector), draws, header
+
+    @cached_property
+    def decoded(self) -> Tensor:
+        """Decode it, when it is first asked for."""
+        draws = self._draws(self._header.seed, self._header)
+        return self._codec.decode(memoryview(self.payload), self._length, draws)
 
 
 class Client:
     """One site's training points, hashed once with the seeds that the server sends."""
 
     def __init__(
-        self, task: Task, number: int, X: csr_matrix, Y: csr_matrix, labels: Labels, device: torch.device
+        self, task: Task, client_id: int, X: csr_matrix, Y: csr_matrix, labels: Labels, device: torch.device
     ) -> None:
         self.task = task
-        self.number = number
+        self.client_id = client_id
         self.device = device
         self._raw: tuple[csr_matrix, csr_matrix, Labels] | None = (X, Y, labels)
         self._prepared: tuple[Seeds, Shard] | None = None
         self._length = int(Y.shape[0])
 
     @classmethod
-    def from_shard(cls, task: Task, number: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
-        """A client that has its points only as they were hashed with these seeds."""
+    def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
+        """Return a client that has its points only as they were hashed with these seeds."""
         client = cls.__new__(cls)
-        client.task, client.number, client.device = task, number, device
+        client.task, client.client_id, client.device = task, client_id, device
         client._raw, client._prepared, client._length = None, (seeds, shard), len(shard)
         return client
 
-    def answer(self, broadcast: bytes, memory: Memory) -> tuple[bytes, Memory]:
-        """The update that answers a broadcast, and the client's memory with its new state staged."""
+    def answer(self, message: bytes, memory: Memory) -> tuple[bytes, Memory]:
+        """Return the update that answers a broadcast, and the client's memory with its new state staged."""
+        return self.follow(self.read(message), memory)
+
+    def read(self, message: bytes) -> Broadcast:
+        """Return a broadcast that this client should follow, or raise Rejected."""
+        return read_broadcast(message, self.client_id, self.task)
+
+    def follow(self, broadcast: Broadcast, memory: Memory) -> tuple[bytes, Memory]:
+        """Return what `answer` does, given a broadcast that was read before."""
         work = self.accept(broadcast, memory)
-        trained, loss = train(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
+        trained, loss = train_shard(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss)
 
-    def accept(self, broadcast: bytes, memory: Memory) -> Assignment:
-        """What a broadcast asks for, if it is one that this client should follow."""
-        header, seeds, payload, control = check_broadcast(broadcast, self.number, self.task)
+    def accept(self, broadcast: Broadcast, memory: Memory) -> Assignment:
+        """Return what a broadcast asks for; once it has been trained, `reply` makes the update."""
+        header, task = broadcast.header, self.task
         kept = self._recall(memory, tuple(header.accepted))
-        model = read_model(header, payload, self.task, kept)
-        rng = generator(header.seed, "local training", header.round, header.attempt, self.number)
-        recipe = self.task.recipe_in(header.round)
+        model = read_model(header, broadcast.payload, task, kept)
+        rng = generator(header.seed, "local training", header.round, header.attempt, self.client_id)
+        recipe = task.recipe_in(header.round)
         orders = draw_orders(len(self), recipe, rng)
-        correction = correct(self.task.config, header, model, control, kept)
+        correction = find_remedy(task.config).correct(task.config, header.steps, model, broadcast.extra, kept)
         if correction is not None:
             correction = correction.to(self.device)
-        held = keep_model(header, model, self.task)
-        return Assignment(header, model.to(self.device), self.prepare(seeds), recipe, orders, correction, kept, held)
+        base = keep_model(header, model, task)
+        shard = self.prepare(broadcast.seeds)
+        return Assignment(header, model.to(self.device), shard, recipe, orders, correction, kept, base)
 
     def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
-        """The update that answers an assignment once it has been trained."""
-        header = work.header
-        payload, staged = self._encode(trained - work.model, work)
-        control = b""
-        if self.task.config.correction == "scaffold":
-            control, staged["control"] = self._renew_control(work)
-        elif work.correction is not None:
-            codec = make_codec(self.task.config.update_codec)
-            went = codec.decode(memoryview(payload), len(trained), update_draws(header.seed, header))
-            staged |= {"delta": -work.correction.cpu(), "end": work.model.cpu() + went}
-        update = UpdateHeader(
+        """Return the update that answers an assignment once it has been trained, and the client's memory."""
+        config, header = self.task.config, work.header
+        codec, transforms = make_codec(config.update_codec), list_at_client(config)
+        delta, applied = trained - work.model, []
+        for transform in transforms:
+            delta = transform.apply(delta, work.kept)
+            applied.append(delta)
+        update, beside = _Sent(codec, delta, update_draws, header), b""
+        staged = dict(work.base)
+        for transform, vector in zip(transforms, applied, strict=True):
+            staged |= transform.keep(vector, update.decoded)
+
+        def send(vector: Tensor) -> Tensor:
+            nonlocal beside
+            extra = _Sent(codec, vector, control_draws, header)
+            beside = extra.payload
+            return extra.decoded
+
+        staged |= find_remedy(config).keep(
+            Trained(
+                work.kept,
+                work.correction,
+                lambda: full_gradient(self.task.stack, work.model, work.shard, work.recipe).cpu(),
+                lambda: work.model.cpu() + update.decoded,
+            ),
+            send,
+        )
+        message = UpdateHeader(
             header.run,
             header.config,
             header.round,
             header.attempt,
-            self.number,
-            self.task.config.update_codec,
+            self.client_id,
+            config.update_codec,
             len(self),
             loss,
-            len(control),
+            len(beside),
         )
-        memory = Memory(work.kept, work.held | staged, (header.round, header.attempt), tuple(header.accepted))
-        return pack(update, payload + control), memory
+        memory = Memory(work.kept, staged, (header.round, header.attempt), tuple(header.accepted))
+        return pack(message, update.payload + beside), memory
 
     def _recall(self, memory: Memory, accepted: tuple[int, ...]) -> dict[str, Tensor]:
-        """What this client keeps, or Rejected where it should keep something and has lost it, or has an old copy."""
+        """Return what this client keeps, or raise Rejected if it should keep something and has lost it, or is old."""
         kept = memory.settle(accepted)
         if kept is None and keeps_state(self.task.config):
-            number, attempt = accepted
+            round_index, attempt = accepted
             raise Rejected(
-                Reason.STATE, f"this client no longer has what it kept after round {number}, attempt {attempt}"
+                Reason.STATE, f"this client no longer has what it kept after round {round_index}, attempt {attempt}"
             )
         return kept or {}
 
-    def _encode(self, change: Tensor, work: Assignment) -> tuple[bytes, dict[str, Tensor]]:
-        """Payload, and what a lossy codec left out, to be sent with the next update (error feedback)."""
-        codec, header = make_codec(self.task.config.update_codec), work.header
-        if not codec.feedback:
-            return codec.encode(change, update_draws(header.seed, header)), {}
-        change = change.cpu() + work.kept.get("residual", torch.zeros(()))
-        payload = codec.encode(change, update_draws(header.seed, header))
-        decoded = codec.decode(memoryview(payload), len(change), update_draws(header.seed, header))
-        return payload, {"residual": change - decoded}
-
-    def _renew_control(self, work: Assignment) -> tuple[bytes, Tensor]:
-        """The change of the client's control (option I of SCAFFOLD) as it is sent, and the control that results.
-
-        Made of what the server decodes, so that the server's control stays the mean of the clients'.
-        """
-        codec, header = make_codec(self.task.config.update_codec), work.header
-        before = work.kept.get("control", torch.zeros(len(work.model)))
-        now = full_gradient(self.task.stack, work.model, work.shard, work.recipe).cpu()
-        change = codec.encode(now - before, control_draws(header.seed, header))
-        return change, before + codec.decode(memoryview(change), len(before), control_draws(header.seed, header))
-
     def prepare(self, seeds: Seeds) -> Shard:
-        """The points as the model sees them; made once, since the seeds stay the same for a run."""
+        """Return the points as the model sees them; made once, since the seeds stay the same for a run."""
         if self._prepared is None or self._prepared[0] != seeds:
             if self._raw is None:
                 raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")

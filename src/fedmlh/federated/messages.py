@@ -55,7 +55,7 @@ class Rejected(Exception):
 
 
 def name_failure(error: Exception) -> Rejected:
-    """What an engine yields for a client that refused or failed."""
+    """Return what an engine yields for a client that refused or failed."""
     return error if isinstance(error, Rejected) else Rejected(Reason.FAILED, f"{type(error).__name__}: {error}")
 
 
@@ -74,15 +74,15 @@ class BroadcastHeader:
     feature_seeds: list[int]
     #: Round and attempt of this client's last accepted update: what it staged then is now its state.
     accepted: list[int]
-    #: How many bytes at the payload's end are the server's control vector; 0: there is none, or it is zero.
+    #: How many bytes at the payload's end are the extra vector of a remedy for drift; 0: there is none, or it is zero.
     control: int = 0
-    #: The most steps that any client takes in a round, where a correction has to know it; else 0.
+    #: The most steps that any client takes in a round, if a remedy for drift has to know it; else 0.
     steps: int = 0
 
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """Client to server: whose change of the model this is, and in answer to what."""
+    """Client to server: whose delta this is, and in answer to what."""
 
     run: str
     config: str
@@ -92,7 +92,7 @@ class UpdateHeader:
     codec: str
     examples: int
     loss: float
-    #: How many bytes at the payload's end are the change of the client's control vector.
+    #: How many bytes at the payload's end are the extra vector of a remedy for drift.
     control: int = 0
 
 
@@ -162,12 +162,17 @@ _KINDS: dict[type, str] = {
 
 
 def pack(header: AnyHeader, payload: bytes | memoryview) -> bytes:
-    """The message as it travels."""
-    head = _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
+    """Return the message as it travels."""
+    head = _write_head(header)
     prefix = _PREFIX.pack(MAGIC, VERSION, len(head))
     digest = hashlib.sha256(prefix + head)
     digest.update(payload)
     return b"".join((prefix, head, payload, digest.digest()))
+
+
+def measure(header: AnyHeader, payload: bytes | memoryview) -> int:
+    """Return the length of a message, without packing it."""
+    return FRAME + len(_write_head(header)) + len(payload)
 
 
 def claims(kind: type[Header], message: bytes) -> bool:
@@ -182,7 +187,7 @@ def claims(kind: type[Header], message: bytes) -> bool:
 
 
 def unpack(kind: type[Header], message: bytes, max_payload: int) -> tuple[Header, memoryview]:
-    """Header and payload of a message, or Rejected; nothing is parsed before size and digest hold."""
+    """Return header and payload of a message, or raise Rejected; nothing is parsed before size and digest hold."""
     view = memoryview(message)
     if len(view) > FRAME + MAX_HEADER + max_payload:
         raise Rejected(Reason.TOO_LARGE, f"{len(view):,} bytes")
@@ -199,6 +204,10 @@ def unpack(kind: type[Header], message: bytes, max_payload: int) -> tuple[Header
         raise Rejected(Reason.CORRUPT, "digest does not match")
     head = bytes(view[_PREFIX.size : _PREFIX.size + length])
     return _parse(kind, head), view[_PREFIX.size + length : -_DIGEST]
+
+
+def _write_head(header: AnyHeader) -> bytes:
+    return _canonical({"kind": _KINDS[type(header)], **dataclasses.asdict(header)})
 
 
 def _parse(kind: type[Header], head: bytes) -> Header:

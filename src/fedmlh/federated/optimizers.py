@@ -1,7 +1,7 @@
-"""What the server does with the average change of a round: the step from one global model to the next.
+"""What the server does with the mean delta of a round: the step from one global model to the next.
 
-A server optimizer treats the average change as a (negative) gradient. Each is a function of the model, that change and
-what it kept from the rounds before; it returns the new model and what to keep.
+A server optimizer treats the mean delta as a (negative) gradient. Each is a function of the model, that delta and what
+it kept from the rounds before; it returns the new model and what to keep.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,46 +19,46 @@ Vectors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Change:
-    """The average update of a round, and the average squared length of an update, weighted alike."""
+class MeanDelta:
+    """The mean of a round's deltas, and the mean squared length of a delta, weighted alike."""
 
     mean: Tensor  # [P]
     square: float
-    #: How many updates it is the average of.
+    #: How many deltas it is the mean of.
     count: int
 
 
 @register("server optimizer", "average")
-def average(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedAvg: the model moves by the average change (times the server's step size)."""
-    return torch.add(model, change.mean, alpha=config.server_learning_rate), {}
+def average(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """Move the model by the mean delta, times the server's step size: FedAvg."""
+    return torch.add(model, delta.mean, alpha=config.server_learning_rate), {}
 
 
 @register("server optimizer", "momentum")
-def momentum(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedAvgM (Hsu et al. 2019): a running sum of changes that fades by β1 a round."""
-    m = change.mean + config.server_momentum * kept["m"] if kept else change.mean.clone()
+def momentum(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """Move the model by a running sum of deltas that fades by β1 per round: FedAvgM (Hsu et al. 2019)."""
+    m = delta.mean + config.server_momentum * kept["m"] if kept else delta.mean.clone()
     return torch.add(model, m, alpha=config.server_learning_rate), {"m": m}
 
 
 @register("server optimizer", "fedexp")
-def fedexp(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
-    """FedExP (Jhunjhunwala et al. 2023): a longer step, the more the updates disagree; never shorter than 1.
+def fedexp(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
+    """Take a longer step the more the updates disagree, never shorter than 1: FedExP (Jhunjhunwala et al. 2023).
 
     Updates at right angles to each other give a step of half their number. More than that takes updates that cancel.
     """
-    length = square_length(change.mean)
-    step = max(1.0, min(change.square / (2 * (length + config.server_tau)), change.count / 2))
-    return torch.add(model, change.mean, alpha=config.server_learning_rate * step), {}
+    length = square_length(delta.mean)
+    step = max(1.0, min(delta.square / (2 * (length + config.server_tau)), delta.count / 2))
+    return torch.add(model, delta.mean, alpha=config.server_learning_rate * step), {}
 
 
 def _adaptive(second: Callable[[Config, Tensor, Tensor], Tensor]) -> "Step":
-    """FedOpt (Reddi et al. 2021): m averages the changes; each parameter's step is divided by √v + τ."""
+    """Return a step of FedOpt (Reddi et al. 2021): m averages the deltas; each parameter's is divided by √v + τ."""
 
-    def step(config: Config, model: Tensor, change: Change, kept: Vectors) -> tuple[Tensor, Vectors]:
+    def step(config: Config, model: Tensor, delta: MeanDelta, kept: Vectors) -> tuple[Tensor, Vectors]:
         beta1, tau = config.server_momentum, config.server_tau
-        m = (1 - beta1) * change.mean + (beta1 * kept["m"] if kept else 0)
-        v = second(config, kept["v"] if kept else torch.full_like(model, tau**2), change.mean**2)
+        m = (1 - beta1) * delta.mean + (beta1 * kept["m"] if kept else 0)
+        v = second(config, kept["v"] if kept else torch.full_like(model, tau**2), delta.mean**2)
         return torch.addcdiv(model, m, v.sqrt() + tau, value=config.server_learning_rate), {"m": m, "v": v}
 
     return step
@@ -76,7 +76,7 @@ def _adagrad(config: Config, v: Tensor, square: Tensor) -> Tensor:
     return v + square
 
 
-Step = Callable[[Config, Tensor, Change, Vectors], tuple[Tensor, Vectors]]
+Step = Callable[[Config, Tensor, MeanDelta, Vectors], tuple[Tensor, Vectors]]
 
 for _second, _of in (("adam", _adam), ("yogi", _yogi), ("adagrad", _adagrad)):
     register("server optimizer", _second, _adaptive(_of))

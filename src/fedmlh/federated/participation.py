@@ -27,12 +27,12 @@ class Attempt:
     refused: Sequence[Refusal]
 
     def to_json(self) -> dict[str, Any]:
-        """A line of the log, before it is written."""
+        """Return a line of the log, before it is written."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Any) -> "Attempt":
-        """The record that a line stands for; KeyError, TypeError or ValueError where it stands for none."""
+        """Return the record that a line stands for; KeyError, TypeError or ValueError if it stands for none."""
         sampled, accepted, refused = values["sampled"], values["accepted"], values["refused"]
         refusals = [Refusal(entry["client"], Reason(entry["reason"]), entry["detail"]) for entry in refused]
         numbers = [values["round"], values["attempt"], *sampled, *accepted, *(entry.client for entry in refusals)]
@@ -47,12 +47,17 @@ class Attempt:
         return cls(values["round"], values["attempt"], sampled, accepted, refusals)
 
 
+def list_refused(log: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return who was left out in these attempts, as the record of a round says it."""
+    return [{"attempt": line.attempt, **vars(entry)} for line in log for entry in line.refused]
+
+
 def check_log(log: Sequence[Attempt], rounds: int, more: int = 0) -> None:
-    """ValueError unless it has the attempts at all of these rounds, `more` at the next, and no others, in order."""
-    number, attempt = 0, 0
+    """Raise a ValueError unless a log has the attempts at so many rounds and `more` at the next, all in order."""
+    round_index, attempt = 0, 0
     for line in log:
-        if (line.round, line.attempt) not in ((number, attempt + 1), (number + 1, 0)):
+        if (line.round, line.attempt) not in ((round_index, attempt + 1), (round_index + 1, 0)):
             raise ValueError(f"round {line.round}, attempt {line.attempt} is out of order")
-        number, attempt = line.round, line.attempt
-    if (number, attempt) != (rounds + 1, more - 1) if more else number != rounds:
-        raise ValueError(f"it ends with round {number}, attempt {attempt}")
+        round_index, attempt = line.round, line.attempt
+    if (round_index, attempt) != (rounds + 1, more - 1) if more else round_index != rounds:
+        raise ValueError(f"it ends with round {round_index}, attempt {attempt}")

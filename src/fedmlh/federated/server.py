@@ -1,8 +1,9 @@
 """The server's side of a round: sample, broadcast, validate, average. Old state in, new state out."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,30 +15,28 @@ from fedmlh.federated.broadcast import (
     encode_change,
     round_held,
     sends_changes,
-    write_control,
+    write_extra,
     write_models,
 )
-from fedmlh.federated.clipping import Clipping, Lengths, cap_weight, confine
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, pack
-from fedmlh.federated.optimizers import Change, Vectors, find_step
+from fedmlh.federated.drift import find_remedy
+from fedmlh.federated.drift.remedy import EXTRA
+from fedmlh.federated.mail import Ask, Outbox
+from fedmlh.federated.messages import BroadcastHeader, Reason, pack
+from fedmlh.federated.optimizers import MeanDelta, Vectors, find_step
 from fedmlh.federated.participation import Attempt, Refusal
-from fedmlh.federated.tally import Outbox, Tally
+from fedmlh.federated.tally import Tally
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.transforms.clipping import Clipping, Lengths, cap_weight, confine
 from fedmlh.federated.validate import Expected
 from fedmlh.randomness import generator
 
-#: How an engine reaches clients: given whom to ask and the broadcast for each, it yields (client, reply) in any
-#: order, or a Tally of several replies; a client that could not answer yields the Rejected that says why, and one of
-#: which nothing comes is late.
-Exchange = Callable[[Sequence[int], Outbox], Iterable[tuple[int, bytes | Rejected] | Tally]]
-
-#: What clients are sent in one attempt, by the round of the model that they hold: codec, bytes of control at the
-#: payload's end, payload.
+#: What clients are sent in one attempt, by the round of the model that they hold: codec, bytes of the extra vector at
+#: the payload's end, payload.
 Payloads = dict[int, tuple[str, int, bytes]]
 
-#: Vectors that the server itself keeps: the average of recent models, SCAFFOLD's control, what clients hold. All others
-#: are the optimizer's.
-_OWN = ("average", "control", "held")
+#: Vectors that the server itself keeps: the average of recent models, the extra vector of a remedy for drift, the model
+#: that clients hold. All others are the optimizer's.
+_OWN = ("average", EXTRA, "held")
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,19 @@ class ServerState:
     changes: Changes = field(default_factory=dict)
     #: Clients that have been sent anything: they have the shared points.
     reached: frozenset[int] = frozenset()
-    #: At the next round, by runs that were given up in it.
+    #: Attempts at the next round, by runs that were given up in it.
     tried: Tried = Tried()
     #: Of updates that counted lately: what the next ones are measured by.
     lengths: Lengths = field(default_factory=Lengths)
 
     @property
     def shown(self) -> Tensor:
-        """The model to evaluate and export: the average of recent ones where it is kept.  # [P]"""
+        """Return the model to evaluate and export: the average of recent ones where it is kept.  # [P]"""
         return self.vectors.get("average", self.model)
 
     @property
     def held(self) -> Tensor:
-        """The model that clients train from, which a broadcast of changes only brings near the server's.  # [P]"""
+        """Return the model that clients train from; a broadcast of changes only brings it near the server's.  # [P]"""
         return self.vectors.get("held", self.model)
 
 
@@ -86,10 +85,9 @@ class RoundReport:
     round: int
     attempts: int = 0
     accepted: list[int] = field(default_factory=list)
-    refused: list[dict[str, object]] = field(default_factory=list)
-    #: Clients whose updates were too long, and by which factor they were scaled.
-    clipped: list[dict[str, object]] = field(default_factory=list)
-    #: How many values of the new model, and of SCAFFOLD's control, were outside what may be sent.
+    #: By which factor updates that were too long were scaled.
+    clipped: dict[int, float] = field(default_factory=dict)
+    #: How many values of the new model, and of the extra vector, were outside what may be sent.
     clamped: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -98,31 +96,43 @@ class RoundReport:
     reached: set[int] = field(default_factory=set)
     #: Who took part in each attempt.
     log: list[Attempt] = field(default_factory=list)
+    #: By attempt, the clients because of which it was repeated, though their updates counted in it.
+    excess: dict[int, list[Refusal]] = field(default_factory=dict)
 
-    def close(self, tally: Tally, shared_bytes: int) -> None:
-        """Take down an attempt; `shared_bytes` is what a client is sent with its first broadcast."""
+    @property
+    def told(self) -> list[Attempt]:
+        """Return the attempts as a record tells of them: the clients that made one fail are among those refused."""
+        return [replace(line, refused=[*line.refused, *self.excess.get(line.attempt, ())]) for line in self.log]
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Return who was left out, in any attempt."""
+        return [entry for line in self.told for entry in line.refused]
+
+    def close(self, tally: Tally, sent: Sequence[tuple[int, int]], shared_bytes: int) -> None:
+        """Take down an attempt: clients and bytes that they were sent, and of what they are sent once."""
         attempt = tally.close()
         self.log.append(attempt)
         self.attempts = attempt.attempt + 1
         self.accepted = list(attempt.accepted)
-        self.clipped = [{"client": client, "factor": tally.clipped[client]} for client in sorted(tally.clipped)]
-        self.refused += [{"attempt": attempt.attempt, **vars(entry)} for entry in attempt.refused]
-        new = {client for client, _ in tally.sent} - self.reached
+        self.clipped = tally.clipped
+        new = {client_id for client_id, _ in sent} - self.reached
         self.reached |= new
         self.bytes_up += tally.bytes_up
-        self.bytes_down += sum(length for _, length in tally.sent) + shared_bytes * len(new)
+        self.bytes_down += sum(length for _, length in sent) + shared_bytes * len(new)
         if attempt.accepted:
-            self.loss = sum(tally.losses[client] for client in attempt.accepted) / len(attempt.accepted)
+            self.loss = sum(tally.losses[client_id] for client_id in attempt.accepted) / len(attempt.accepted)
 
-    def refuse(self, attempt: int, excess: Mapping[int, float]) -> None:
-        """Take down because of whom an attempt is repeated: how many times too long their updates were."""
-        for client, times in excess.items():
-            detail = f"{times:.3g} times as long as others showed to be plausible: the first round is repeated"
-            self.refused.append({"attempt": attempt, **vars(Refusal(client, Reason.RANGE, detail))})
+    def repeat(self, attempt: int, excess: Mapping[int, float]) -> None:
+        """Take down because of which clients an attempt is repeated: how many times too long their updates were."""
+        said = "times as long as others showed to be plausible: the first round is repeated"
+        self.excess[attempt] = [
+            Refusal(client_id, Reason.RANGE, f"{times:.3g} {said}") for client_id, times in excess.items()
+        ]
 
 
 class GivenUp(UserError):
-    """A round that did not come about; a run that goes on from this state asks other clients."""
+    """A round that did not come about; a run that resumes from this state asks other clients."""
 
     def __init__(self, message: str, state: ServerState, log: list[Attempt]) -> None:
         super().__init__(message)
@@ -145,19 +155,19 @@ class Server:
         self.seeds: Seeds = task.draw_seeds()
         self.max_examples = max_examples
         self.clipping = Clipping(task, max_examples)
-        corrected = task.config.correction == "vrl-sgd"
-        self.steps = max(map(task.recipe.steps, max_examples.values())) if corrected else 0
+        self.remedy = find_remedy(task.config)
+        self.steps = max(map(task.recipe.steps, max_examples.values())) if self.remedy.counts_steps else 0
         # Bound to what is trained, so that an update of another run cannot be replayed into this one.
         self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds}".encode()).hexdigest()[:16]
 
     def begin(self) -> ServerState:
-        """The state before the first round: a model that follows from the seed."""
+        """Return the state before the first round: a model that follows from the seed."""
         return ServerState(0, self.task.initial(self.seeds.run).to(self.device))
 
-    def run_round(self, state: ServerState, exchange: Exchange) -> tuple[ServerState, RoundReport]:
-        """One synchronization round (Alg. 2, lines 9-20).
+    def run_round(self, state: ServerState, exchange: Ask[Tally]) -> tuple[ServerState, RoundReport]:
+        """Return the state after one synchronization round (Alg. 2, lines 9-20), and what the round cost.
 
-        An attempt below quorum leaves the state as it was, but for this: who has lost what it kept is known to have.
+        An attempt below quorum leaves the state as it was, except that clients whose state was lost are known.
         """
         config, tried = self.task.config, state.tried
         report = RoundReport(
@@ -168,9 +178,7 @@ class Server:
             state = self._attempt(state, attempt, exchange, report, last=attempt == end - 1)
             if state.round == report.round:
                 return state, report
-        reasons = "; ".join(
-            f"client {entry['client']}: {entry['reason']}, {entry['detail']}" for entry in report.refused[-3:]
-        )
+        reasons = "; ".join(f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in report.refused[-3:])
         tried = Tried(report.attempts, report.bytes_up, report.bytes_down)
         raise GivenUp(
             f"round {report.round} was given up after {config.max_attempts} attempts with fewer than "
@@ -179,60 +187,59 @@ class Server:
             report.log,
         )
 
-    def sample(self, round_number: int, attempt: int) -> list[int]:
-        """S of the K clients, uniformly, by a generator that knows only the seed, round and attempt."""
-        rng = generator(self.seeds.run, "client sampling", round_number, attempt)
+    def sample(self, round_index: int, attempt: int) -> list[int]:
+        """Return S of the K clients, uniformly, by a generator that knows only the seed, round and attempt."""
+        rng = generator(self.seeds.run, "client sampling", round_index, attempt)
         clients = sorted(self.max_examples)
         return sorted(int(c) for c in rng.choice(clients, self.task.config.clients_per_round, replace=False))
 
-    def broadcast(self, state: ServerState, attempt: int, client: int) -> bytes:
-        """What one client needs to take part in the next round."""
-        return pack(*self._write(state, attempt, client, [client], {}))
+    def broadcast(self, state: ServerState, attempt: int, client_id: int) -> bytes:
+        """Return what one client needs to take part in the next round."""
+        return pack(*self._write(state, attempt, client_id, [client_id], {}))
 
     def _write(
-        self, state: ServerState, attempt: int, client: int, clients: Sequence[int], payloads: Payloads
+        self, state: ServerState, attempt: int, client_id: int, clients: Sequence[int], payloads: Payloads
     ) -> tuple[BroadcastHeader, bytes]:
-        """Header and payload of a broadcast; `payloads` keeps what the other clients will be sent as well."""
+        """Return header and payload of a broadcast; `payloads` keeps what the other clients will be sent as well."""
         # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
-        held = self._round_held(state, client)
-        known = payloads.get(held)
+        base = self._find_base(state, client_id)
+        known = payloads.get(base)
         if known is None:
-            rounds = {self._round_held(state, other) for other in clients}
-            models = write_models(self.task, self.seeds.run, state.round, state.held, state.changes, rounds)
-            control = write_control(self.task, state.vectors["control"]) if "control" in state.vectors else b""
-            fresh = {number: (codec, len(control), model + control) for number, (codec, model) in models.items()}
+            bases = {self._find_base(state, other) for other in clients}
+            models = write_models(self.task, self.seeds.run, state.round, state.held, state.changes, bases)
+            extra = write_extra(self.task, state.vectors[EXTRA]) if EXTRA in state.vectors else b""
+            fresh = {of: (codec, len(extra), model + extra) for of, (codec, model) in models.items()}
             payloads.update(fresh)
-            known = fresh[held]
-        codec, control_bytes, payload = known
+            known = fresh[base]
+        codec, extra_bytes, payload = known
         header = BroadcastHeader(
             run=self.run,
             config=self.task.fingerprint,
             round=state.round + 1,
             attempt=attempt,
-            client=client,
+            client=client_id,
             codec=codec,
             seed=self.seeds.run,
             label_seeds=list(self.seeds.labels),
             feature_seeds=list(self.seeds.features),
-            accepted=list(state.accepted.get(client, ())),
-            control=control_bytes,
+            accepted=list(state.accepted.get(client_id, ())),
+            control=extra_bytes,
             steps=self.steps,
         )
         return header, payload
 
-    def _round_held(self, state: ServerState, client: int) -> int:
-        """Of which round the model is that a client holds; 0 where it does not matter."""
+    def _find_base(self, state: ServerState, client_id: int) -> int:
+        """Return of which round the model is that a client holds; 0 if it does not matter."""
         changes = sends_changes(self.task.config.broadcast_codec)
-        return round_held(state.accepted.get(client, ())) if changes else 0
+        return round_held(state.accepted.get(client_id, ())) if changes else 0
 
     def _attempt(
-        self, state: ServerState, attempt: int, exchange: Exchange, report: RoundReport, *, last: bool
+        self, state: ServerState, attempt: int, exchange: Ask[Tally], report: RoundReport, *, last: bool
     ) -> ServerState:
         """Return the state after the round; if it has to be repeated, the old one and what was learned of clients."""
         config = self.task.config
         clients = self.sample(report.round, attempt)
-        sampled = {client: self.max_examples[client] for client in clients}
-        bounds = self.clipping.bounds(clients, state.lengths)
+        sampled = {client_id: self.max_examples[client_id] for client_id in clients}
         expected = Expected(
             self.run,
             self.task.fingerprint,
@@ -241,51 +248,50 @@ class Server:
             config.update_codec,
             len(state.model),
             sampled,
-            bounds.updates,
-            bounds.control,
-            bounds.scales,
+            self.clipping.bounds(clients, state.lengths),
             cap_weight(sampled, config.max_share or 2 / len(sampled)),
             self.seeds.run,
-            control=config.correction == "scaffold",
-            aggregation=config.aggregation,
+            self.remedy.extra,
+            config.aggregation,
         )
-        tally = Tally(expected, uniform=config.weighting == "uniform", device=self.device)
+        make = partial(Tally, expected, uniform=config.weighting == "uniform")
+        tally = make(device=self.device)
         payloads: Payloads = {}
         unsent = set(clients)
 
-        def write(client: int) -> tuple[BroadcastHeader, bytes]:
-            message = self._write(state, attempt, client, clients, payloads)
-            unsent.discard(client)
+        def write(client_id: int) -> tuple[BroadcastHeader, bytes]:
+            letter = self._write(state, attempt, client_id, clients, payloads)
+            unsent.discard(client_id)
             if not unsent:
                 payloads.clear()  # what everyone has been sent need not wait for the replies
-            return message
+            return letter
 
-        for part in exchange(clients, Outbox(tally, write)):
+        outbox = Outbox(tally.place, write, partial(make, device=torch.device("cpu")))
+        for part in exchange(clients, outbox):
             if isinstance(part, Tally):
                 tally.merge(part)
             else:
                 tally.add(*part)
             del part  # or it would lie there until the next has come whole
-        report.close(tally, len(self.shared))
-        first = {client: length for client, length in tally.control_lengths.items() if client not in state.accepted}
+        report.close(tally, outbox.sent, len(self.shared))
+        first = {client_id: rms for client_id, rms in tally.extra_lengths.items() if client_id not in state.accepted}
         lengths = self.clipping.remember(state.lengths, tally.lengths, first)
-        if len(tally.losses) < config.quorum:
+        if len(tally.accepted) < config.quorum:
             return self._forget(state, report.log[-1])
         if not state.lengths.steps and not last:
             # Nothing was known of what is usual, so that the bound was wide. Now it is: what stands out may not count.
-            excess = self.clipping.find_excess(tally.lengths, tally.control_lengths, lengths)
+            excess = self.clipping.find_excess(tally.lengths, tally.extra_lengths, lengths)
             if excess:
-                report.refuse(attempt, excess)
+                report.repeat(attempt, excess)
                 return replace(self._forget(state, report.log[-1]), lengths=lengths)
-        model, vectors = self._step(state, tally.change())
+        model, vectors = self._step(state, tally.mean_delta())
         model, report.clamped = confine(model, "the model")
-        control_change = tally.control_change()
-        if control_change is not None:
-            # Over all clients, since those who did not take part keep the control they had.
+        sent = tally.extra()
+        if sent is not None:
             share = len(report.accepted) / len(self.max_examples)
-            before = state.vectors.get("control", torch.zeros_like(state.model))
-            control, clamped = confine(torch.add(before, control_change, alpha=share), "the control")
-            vectors = {**vectors, "control": control}
+            before = state.vectors.get(EXTRA, torch.zeros_like(state.model))
+            extra, clamped = confine(self.remedy.move(before, sent, share), "the control")
+            vectors = {**vectors, EXTRA: extra}
             report.clamped += clamped
         accepted = {**state.accepted, **dict.fromkeys(report.accepted, (report.round, attempt))}
         reached = frozenset(report.reached)
@@ -293,34 +299,34 @@ class Server:
         return self._deliver(state, self._forget(new_state, report.log[-1]))
 
     def _forget(self, state: ServerState, attempt: Attempt) -> ServerState:
-        """The state after clients said that they lost what they kept: they will be served as new ones.
+        """Return the state after clients said that they lost what they kept: they will be served as new ones.
 
-        Corrections add up to nothing over all clients only as long as none is lost, so with one all begin anew.
+        What a remedy for drift has clients keep adds up only as long as nothing is lost, so then all are new ones.
         """
         forgetful = {entry.client for entry in attempt.refused if entry.reason == Reason.STATE}
         if not forgetful:
             return state
-        if self.task.config.correction == "none":
-            kept = {client: when for client, when in state.accepted.items() if client not in forgetful}
+        if not self.remedy.keeps:
+            kept = {client_id: when for client_id, when in state.accepted.items() if client_id not in forgetful}
             return replace(state, accepted=kept)
-        zero = {"control": torch.zeros_like(state.model)} if "control" in state.vectors else {}
+        zero = {EXTRA: torch.zeros_like(state.model)} if EXTRA in state.vectors else {}
         return replace(state, accepted={}, vectors={**state.vectors, **zero})
 
     def _deliver(self, old: ServerState, new: ServerState) -> ServerState:
-        """The new state with what clients will be sent about it, where that is a change and not the model."""
+        """Return the new state with what clients will be sent about it, if that is a change and not the model."""
         codec = self.task.config.broadcast_codec
         if not sends_changes(codec):
             return new
         change, held = encode_change(codec, self.seeds.run, new.round, new.model, old.held)
-        rounds_held = [round_held(new.accepted.get(client, ())) for client in self.max_examples]
-        changes = drop_old({**old.changes, new.round: change}, rounds_held, len(held))
+        bases = [round_held(new.accepted.get(client_id, ())) for client_id in self.max_examples]
+        changes = drop_old({**old.changes, new.round: change}, bases, len(held))
         return replace(new, vectors={**new.vectors, "held": held}, changes=changes)
 
-    def _step(self, state: ServerState, change: Change) -> tuple[Tensor, Vectors]:
-        """The next global model, and what the server's parts keep."""
+    def _step(self, state: ServerState, delta: MeanDelta) -> tuple[Tensor, Vectors]:
+        """Return the next global model, and what the server's parts keep."""
         config = self.task.config
         kept = {name: vector for name, vector in state.vectors.items() if name not in _OWN}
-        model, vectors = find_step(config.server_optimizer)(config, state.model, change, kept)
+        model, vectors = find_step(config.server_optimizer)(config, state.model, delta, kept)
         if config.model_average == 0:
             return model, vectors
         recent = torch.lerp(state.shown, model, 1 - config.model_average) if state.round else model

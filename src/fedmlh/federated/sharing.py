@@ -9,11 +9,12 @@ import numpy as np
 from safetensors.numpy import load, save
 from scipy.sparse import csr_matrix, vstack
 
+from fedmlh.data.csr import build_csr
 from fedmlh.data.dataset import Split
 
 
 def encode_points(points: Split) -> bytes:
-    """Points with their labels as they travel."""
+    """Return points with their labels as they travel."""
     X, Y = points.X, points.Y
     arrays = {
         "x_indptr": X.indptr,
@@ -26,13 +27,14 @@ def encode_points(points: Split) -> bytes:
 
 
 def add_points(X: csr_matrix, Y: csr_matrix, shared: bytes) -> tuple[csr_matrix, csr_matrix]:
-    """A client's own points, and after them those of a message of shared ones (empty: none)."""
+    """Return a client's own points, and after them those of a message of shared ones (empty: none)."""
     if not shared:
         return X, Y
     parts = load(shared)
-    more_x = csr_matrix(
-        (parts["x_values"], parts["x_indices"], parts["x_indptr"]), (len(parts["x_indptr"]) - 1, X.shape[1])
-    )
-    ones = np.ones(len(parts["y_indices"]), np.float32)
-    more_y = csr_matrix((ones, parts["y_indices"], parts["y_indptr"]), (len(parts["y_indptr"]) - 1, Y.shape[1]))
-    return vstack([X, more_x], "csr"), vstack([Y, more_y], "csr")
+    parts["y_values"] = np.ones(len(parts["y_indices"]), np.float32)
+    more = []
+    for part, own in (("x", X), ("y", Y)):
+        data, indices, indptr = (parts[f"{part}_{array}"] for array in ("values", "indices", "indptr"))
+        shape = (len(indptr) - 1, own.shape[1])
+        more.append(vstack([own, build_csr("shared points", data, indices, indptr, shape)], "csr"))
+    return more[0], more[1]

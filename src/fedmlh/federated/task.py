@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.errors import UserError
+from fedmlh.federated.drift.prox import add_pull
 from fedmlh.hashing.features import FeatureMap, make_feature_map
 from fedmlh.hashing.labels import LabelMap, make_label_map
 from fedmlh.model.recipe import Recipe
@@ -20,19 +21,6 @@ from fedmlh.sizing import choose_networks
 
 #: Raised when the same settings come to give another model: results, resumed runs and sites of before then do not fit.
 TRAINING = 1
-
-#: Settings on which a client's work depends; a client with another value of one of these is refused.
-AGREED = (
-    "local_epochs batch_size weighting update_codec broadcast_codec label_map label_key num_tables "
-    "num_buckets feature_map feature_dim feature_signed normalize hidden_sizes loss output_bias loss_tau optimizer "
-    "learning_rate learning_rate_decay prox_mu correction shared_fraction"
-).split()
-
-#: The same for training in one round.
-AGREED_ONCE = (
-    "label_map label_key num_tables num_buckets text_features point_bits feature_slots validation_fraction "
-    "min_site_points"
-).split()
 
 #: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
 MAX_PARAMETERS = 2**34
@@ -69,14 +57,13 @@ class Task:
 
     @property
     def identity(self) -> bool:
-        """Whether every label has a bucket of its own, as in FedAvg."""
-        return self.config.algorithm == "fedavg" or self.config.label_map == "identity"
+        """Whether each label has a bucket of its own, as in FedAvg."""
+        return self.config.label_map == "identity"
 
     @property
     def num_tables(self) -> int:
         """R; tables in which every label has a bucket of its own differ in networks only."""
-        alike = self.config.training == "one-round" and self.identity
-        return 1 if self.config.algorithm == "fedavg" or alike else self.config.num_tables
+        return 1 if self.config.training == "one-round" and self.identity else self.config.num_tables
 
     @property
     def num_outputs(self) -> int:
@@ -112,13 +99,14 @@ class Task:
         """How every client trains in a round."""
         c = self.config
         rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
-        return Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, c.prox_mu, c.loss_tau)
+        return add_pull(Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, loss_tau=c.loss_tau), c)
 
     @property
     def agreed(self) -> dict[str, Any]:
-        """The settings on which a client's work depends."""
-        names = AGREED_ONCE if self.config.training == "one-round" else AGREED
-        return {"algorithm": self.config.method} | {name: getattr(self.config, name) for name in names}
+        """Return the settings on which a client's work depends, as their sections say."""
+        agreed = [setting for setting in SETTINGS.values() if setting.section.is_agreed(self.config.training)]
+        values = {setting.name: getattr(self.config, setting.name) for setting in agreed if not setting.implied}
+        return {"algorithm": self.config.method} | values
 
     @cached_property
     def fingerprint(self) -> str:
@@ -148,7 +136,7 @@ class Task:
     def label_map(self, seeds: Seeds, keys: Sequence[str]) -> LabelMap:
         """The tables that the seeds name, over the catalogue's keys or numbers."""
         return make_label_map(
-            "identity" if self.identity else self.config.label_map,
+            self.config.label_map,
             tuple(keys) if self.config.label_key == "name" else len(keys),
             seeds.labels,
             self.config.num_buckets,

@@ -13,7 +13,7 @@ PRIME = 2**61 - 1
 
 
 def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
-    """MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers hash as 4 little-endian bytes."""
+    """Hash by MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers are 4 little-endian bytes."""
     # Takes a second to import, which a site's process that finds its points hashed already should not pay.
     from sklearn.utils import murmurhash3_32
 
@@ -25,7 +25,7 @@ def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np
 
 
 def universal(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
-    """Carter and Wegman's 2-universal family: ((a·x + b) mod 2^61 − 1) mod B, with a and b from the seed."""
+    """Hash by Carter and Wegman's 2-universal family: ((a·x + b) mod 2^61 − 1) mod B, with a and b from the seed."""
     rng = generator(seed, "universal hash")
     a, b = int(rng.integers(1, PRIME)), int(rng.integers(0, PRIME))
     if isinstance(keys, np.ndarray):
@@ -39,5 +39,5 @@ def universal(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> 
 
 
 def canonical(name: str) -> str:
-    """The form of a label's key that all sites agree on: NFC, no surrounding blanks."""
+    """Return the form of a label's key that all sites agree on: NFC, no surrounding blanks."""
     return unicodedata.normalize("NFC", name).strip()

@@ -1,4 +1,4 @@
-"""Feature maps: the raw features of a point to the narrow input that the networks see."""
+"""Feature maps: from the raw features of a point to the narrow input that the networks see."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SIGN_SEED = 0x5EED
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Feature hashing with one map for all tables or one a table; with no seeds, the features as they are."""
+    """Feature hashing with one map for all tables or one per table; without seeds, the features as they are."""
 
     num_features: int  # d
     dim: int  # d̃
@@ -23,7 +23,7 @@ class FeatureMap:
     normalize: bool
 
     def apply(self, X: csr_matrix) -> tuple[csr_matrix, ...]:
-        """Hashed features, one matrix a map; values of colliding features are summed.  # [n, d] -> M × [n, d̃]"""
+        """Hash features, a matrix per map; values of colliding features are summed.  # [n, d] -> M × [n, d̃]"""
         hashed = [self._hash(X, seed) for seed in self.seeds] or [X.copy()]
         return tuple(_unit_rows(part) if self.normalize else part for part in hashed)
 
@@ -49,5 +49,5 @@ def _unit_rows(X: csr_matrix) -> csr_matrix:
 
 
 def make_feature_map(num_features: int, dim: int, seeds: Sequence[int], *, signed: bool, normalize: bool) -> FeatureMap:
-    """The map that these seeds name; no seeds: features as they are."""
+    """Return the map that these seeds name; without seeds, features stay as they are."""
     return FeatureMap(num_features, dim if seeds else num_features, tuple(seeds), signed, normalize)

@@ -21,11 +21,11 @@ class LabelMap:
 
     @property
     def num_tables(self) -> int:
-        """R."""
+        """R, the number of tables."""
         return int(self.buckets.shape[0])
 
     def union(self, Y: csr_matrix) -> tuple[csr_matrix, ...]:
-        """Bucket labels: a bucket is positive if any of its labels is (Alg. 2, line 6).  # [n, p] -> R × [n, B]"""
+        """Unite labels into bucket labels, positive if any label is (Alg. 2, line 6).  # [n, p] -> R × [n, B]"""
         return tuple(self._union(Y, buckets) for buckets in self.buckets)
 
     def _union(self, Y: csr_matrix, buckets: np.ndarray) -> csr_matrix:
@@ -45,7 +45,7 @@ Labels = tuple[str, ...] | int
 def make_label_map(family: str, labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
     """Return one table per seed over the labels.
 
-    Kept for the next who asks: thousands of simulated clients share one map. Nobody may write to it.
+    The last two maps are kept, so that thousands of simulated clients share one. Nobody may write to it.
     """
     made: LabelMap = find("label map", family)(labels, seeds, num_buckets)
     return made

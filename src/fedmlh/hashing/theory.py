@@ -18,7 +18,7 @@ from fedmlh.hashing.labels import LabelMap
 
 
 def lemma1_bound(counts: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Lemma 1 as printed: least expected positives of each label's bucket, from all labels' positives.  # [p] -> [p]
+    """Return Lemma 1's bound as printed: least expected positives per bucket, from positives per label.  # [p] -> [p]
 
     No bound once points carry more than about two labels: a bucket's positives are a union, but it counts a point once
     for each of its labels, also where that point carries label j already; `expected_positives` is exact.
@@ -29,7 +29,7 @@ def lemma1_bound(counts: np.ndarray, num_buckets: int) -> np.ndarray:
 
 
 def expected_positives(Y: csr_matrix, num_buckets: int) -> np.ndarray:
-    """Exact expectation, under uniform hashing, of the positives of each label's bucket.  # [n, p] -> [p]
+    """Return the exact expectation, under uniform hashing, of the positives of each label's bucket.  # [n, p] -> [p]
 
     n_j + Σ over points i without label j of 1 − (1 − 1/B)^|y_i|.
     """
@@ -41,14 +41,14 @@ def expected_positives(Y: csr_matrix, num_buckets: int) -> np.ndarray:
 
 
 def observed_positives(Y: csr_matrix, label_map: LabelMap) -> np.ndarray:
-    """Positives that the bucket of each label has in each table.  # [n, p] -> [R, p]"""
+    """Count the positives that the bucket of each label has in each table.  # [n, p] -> [R, p]"""
     unions = label_map.union(Y)
     counts = [np.bincount(union.indices, minlength=label_map.num_buckets) for union in unions]
     return np.stack([count[buckets] for count, buckets in zip(counts, label_map.buckets, strict=True)])
 
 
 def typical_positives(num_points: int, num_positives: int, num_labels: int, num_buckets: int) -> float:
-    """`expected_positives` of a label of mean frequency, if all points carried equally many labels."""
+    """Return `expected_positives` of a label of mean frequency, if all points carried equally many labels."""
     _check_counts(num_points=num_points, num_labels=num_labels, num_buckets=num_buckets)
     own = num_positives / num_labels
     reached = 1 - math.pow(1 - 1 / num_buckets, num_positives / num_points)
@@ -56,7 +56,7 @@ def typical_positives(num_points: int, num_positives: int, num_labels: int, num_
 
 
 def smallest_buckets(num_labels: int, num_tables: int, delta: float) -> int:
-    """Lemma 2: the smallest B for which, with probability 1 − δ, no two labels collide in all tables."""
+    """Return Lemma 2's smallest B for which, with probability 1 − δ, no two labels collide in all tables."""
     _check_counts(num_labels=num_labels, num_tables=num_tables)
     if not 0 < delta < 1:
         raise UserError(f"delta is {delta}: a probability lies between 0 and 1, e.g. 0.01")
@@ -70,7 +70,7 @@ def smallest_buckets(num_labels: int, num_tables: int, delta: float) -> int:
 
 
 def lemma2_bound(num_labels: int, num_tables: int, num_buckets: int) -> float:
-    """How many pairs of labels are expected to collide in all tables, and so a bound on the chance that any does.
+    """Return how many pairs of labels are expected to collide in all tables: a bound on the chance that any does.
 
     p(p − 1) / 2B^R, the union bound behind Lemma 2. 2-universal hashing is enough for it, and it may exceed 1.
     """
@@ -82,7 +82,7 @@ def lemma2_bound(num_labels: int, num_tables: int, num_buckets: int) -> float:
 
 
 def collision_probability(num_labels: int, num_tables: int, num_buckets: int) -> float:
-    """Exact probability, under uniform hashing, that some pair of labels collides in all tables.
+    """Return the exact probability, under uniform hashing, that some pair of labels collides in all tables.
 
     R tables are one table of B^R cells, so this is the birthday problem; it is never above `lemma2_bound`.
     """
@@ -100,13 +100,13 @@ def collision_probability(num_labels: int, num_tables: int, num_buckets: int) ->
 
 
 def colliding_pairs(label_map: LabelMap) -> int:
-    """How many pairs of labels share their bucket in every table of a map, and so can never be told apart."""
+    """Count the pairs of labels that share their bucket in every table of a map, and so can never be told apart."""
     sizes = np.unique(label_map.buckets, axis=1, return_counts=True)[1]
     return int((sizes * (sizes - 1) // 2).sum())
 
 
 def kl_divergence(a: np.ndarray, b: np.ndarray) -> float:
-    """Kullback-Leibler divergence of two distributions given as counts; infinite where b lacks what a has."""
+    """Return the Kullback-Leibler divergence of two distributions given as counts; infinite if b lacks what a has."""
     if not a.sum() > 0 or not b.sum() > 0:
         raise UserError("a client without positives has no label distribution: leave it out, or smooth the counts")
     # Rounding may put equal distributions just below 0.
@@ -118,13 +118,13 @@ class Divergence(NamedTuple):
 
     labels: float  # over labels, smoothed
     sums: np.ndarray  # [R] over buckets, adding their labels' smoothed counts: what Theorem 2 speaks of
-    unions: np.ndarray  # [R] over buckets, counting a point once a bucket: what is trained on
+    unions: np.ndarray  # [R] over buckets, counting a point once per bucket: what is trained on
 
 
 def client_divergence(Y_a: csr_matrix, Y_b: csr_matrix, label_map: LabelMap, smoothing: float = 1.0) -> Divergence:
-    """KL divergence between two clients before and after hashing (Theorem 2).
+    """Return the KL divergence between two clients before and after hashing (Theorem 2).
 
-    The theorem assumes one label a point and no label missing on a client, so `smoothing` is added to each label's
+    The theorem assumes one label per point and no label missing on a client, so `smoothing` is added to each label's
     count before hashing; then sums never lie above labels, with equality, against the theorem's strict sign, where the
     labels of a bucket differ by one ratio. Unions of points with several labels are outside it and may lie above.
     """
@@ -146,7 +146,7 @@ class EmbeddingError(NamedTuple):
 
 
 def theorem1_bound(covariance: np.ndarray, num_positives: int) -> EmbeddingError:
-    """Theorem 1 with its constants for normal embeddings: no unbiased estimate from n₁ positives has a smaller error.
+    """Return Theorem 1's bound for normal embeddings: no unbiased estimate from n₁ positives has a smaller error.
 
     The paper writes ≥ O(1/n₁) where it means Ω(1/n₁); the bound says nothing of biased estimates, which can be better.
     """
@@ -159,7 +159,7 @@ def theorem1_bound(covariance: np.ndarray, num_positives: int) -> EmbeddingError
 def simulate_theorem1(
     covariance: np.ndarray, num_positives: int, trials: int, rng: np.random.Generator
 ) -> EmbeddingError:
-    """Errors of sample mean and sample covariance of `num_positives` normal embeddings, over so many trials."""
+    """Measure the errors of sample mean and covariance of `num_positives` normal embeddings, over several trials."""
     _check_counts(trials=trials)
     if num_positives < 2:
         raise UserError(f"num_positives is {num_positives}: the spread of a class needs at least 2")
@@ -171,7 +171,7 @@ def simulate_theorem1(
 
 
 def fitted_rate(num_positives: np.ndarray, errors: np.ndarray) -> float:
-    """The exponent with which errors fall as positives grow, by least squares: −1 is Theorem 1's rate.  # [m], [m]"""
+    """Fit the exponent with which errors fall as positives grow; −1 is Theorem 1's rate.  # [m], [m]"""
     return float(np.polyfit(np.log(num_positives), np.log(errors), 1)[0])
 
 

@@ -1,4 +1,4 @@
-"""Where numbers are worked on: the CPU, or a GPU."""
+"""The device that computes: the CPU, or a GPU."""
 
 import torch
 
@@ -6,7 +6,7 @@ from fedmlh.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; auto takes a GPU where there is one."""
+    """Return the device of that name; auto takes a GPU if there is one."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device is 'cuda', but torch finds no GPU here: use --device cpu")

@@ -14,7 +14,7 @@ from fedmlh.model.stack import Stack, forward
 
 try:
     from fedmlh.model.kernels import training as compiled
-except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: the same results, later
+except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: plain torch, more slowly
     compiled = None  # type: ignore[assignment]
 
 #: The step that shows a gradient: a power of two, so large that the model it starts from is lost in rounding.
@@ -23,7 +23,7 @@ _PROBE = 2.0**24
 
 @dataclass(frozen=True)
 class Shard:
-    """A client's points as the model sees them: hashed features (one matrix a map) and bucket labels (one a table)."""
+    """A client's `Split` as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
 
     features: tuple[csr_matrix, ...]  # 1 or R × [n, d̃]
     buckets: tuple[csr_matrix, ...]  # R × [n, B]
@@ -32,10 +32,10 @@ class Shard:
         return int(self.buckets[0].shape[0])
 
 
-def train(
+def train_shard(
     stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
 ) -> tuple[Tensor, float]:
-    """All R sub-models trained for a local round from `flat` [P]; the new parameters and the last epoch's mean loss.
+    """Train all R sub-models on a shard, from `flat` [P]; return new parameters and the last epoch's mean loss.
 
     `correction` [P] is added to the gradient of every step.
     """
@@ -45,7 +45,7 @@ def train(
 
 
 def full_gradient(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe) -> Tensor:
-    """The gradient at `flat` of the mean loss over all points of a shard, by whatever loop trains it.  # [P]
+    """Return the gradient at `flat` of the mean loss over all points of a shard, by the loop that trains it.  # [P]
 
     A step of SGD ends at flat − rate · gradient; at a rate so large the difference is the gradient to full precision.
     """
@@ -53,13 +53,13 @@ def full_gradient(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe) -> T
     total = torch.zeros_like(flat)
     for begin in range(0, len(shard), recipe.batch_size):
         rows = np.arange(begin, min(begin + recipe.batch_size, len(shard)))
-        moved, _ = train(stack, flat, shard, probe, rows[None])
+        moved, _ = train_shard(stack, flat, shard, probe, rows[None])
         total.add_(flat - moved, alpha=len(rows) / (len(shard) * _PROBE))
     return total
 
 
 def draw_orders(length: int, recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
-    """In which order a client of so many points takes them, anew in each epoch.  # [E, n]"""
+    """Draw the orders in which a client takes its points, one per epoch.  # [E, n]"""
     return np.stack([rng.permutation(length) for _ in range(recipe.epochs)])
 
 
@@ -72,7 +72,7 @@ def train_plain(
     recipe: Recipe,
     correction: Tensor | None = None,  # [P]
 ) -> tuple[Tensor, float]:
-    """The same in plain torch: on a GPU, for a loss without a compiled loop, and as the reference."""
+    """Train a shard in plain torch: on a GPU, for a loss without a compiled loop, and as the reference."""
     loss = find_loss(recipe.loss)
     start, flat = flat, flat.clone()
     constant = torch.zeros_like(flat) if correction is None else correction
@@ -80,7 +80,7 @@ def train_plain(
     offsets = logit_offsets(buckets, recipe)
     shift = None if offsets is None else torch.from_numpy(offsets).to(flat.device).unsqueeze(1)  # [R, 1, B]
     layers = [layer.requires_grad_() for layer in stack.views(flat)]
-    make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.SGD
+    make = torch.optim.Adam if recipe.adam else torch.optim.SGD
     step = make(layers, lr=recipe.learning_rate, fused=True)
     total = 0.0
     for order in orders:
@@ -104,7 +104,7 @@ def train_plain(
 
 
 def _densify(features: tuple[csr_matrix, ...], begin: int, end: int, device: torch.device) -> Tensor:
-    """Rows begin … end of sparse features as a dense batch.  # M × [n, d̃] -> [M, end - begin, d̃]"""
+    """Return rows begin … end of sparse features as a dense batch.  # M × [n, d̃] -> [M, end - begin, d̃]"""
     return torch.from_numpy(np.stack([x[begin:end].toarray() for x in features])).to(device)
 
 

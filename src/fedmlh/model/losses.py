@@ -21,7 +21,7 @@ from fedmlh.parts import find, register
 
 @dataclass(frozen=True)
 class Positives:
-    """The positive buckets of a batch: entry i says that in its table its point carries its bucket."""
+    """The positive buckets of a batch: in tables[i], points[i] carries buckets[i]."""
 
     tables: Tensor  # [m]
     points: Tensor  # [m]
@@ -29,14 +29,17 @@ class Positives:
 
 
 def binary_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
-    """Mean over points and buckets, summed over tables (what the research code trains with).  # [R, n, B] -> []"""
+    """Return the mean over points and buckets, summed over tables (as in the research code).  # [R, n, B] -> []"""
     _, points, buckets = logits.shape
     hit = logits[positives.tables, positives.points, positives.buckets]
     return (functional.softplus(logits).sum() - hit.sum()) / (points * buckets)
 
 
 def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
-    """Against multi-hot targets scaled to sum 1; mean over points, a point with no label adds 0.  # [R, n, B] -> []"""
+    """Return the mean over points against targets scaled to sum 1, summed over tables.  # [R, n, B] -> []
+
+    A point without labels adds 0.
+    """
     tables, points, _ = logits.shape
     row = positives.tables * points + positives.points
     count = torch.bincount(row, minlength=tables * points)
@@ -45,8 +48,10 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
 
 
 def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
-    """Logits that say of each bucket how often its points carry it, and no more; as if there were one more point,
-    with each bucket as likely as the table's average one: a bucket never seen is rare, not as frequent as one point.
+    """Return logits that say how often points carry each bucket, and no more.
+
+    One more point is assumed, in which each bucket is as likely as the table's average one: so a bucket that was never
+    seen counts as rare, not as one that was seen once.
     """
     average = (counts.sum(axis=1, keepdims=True) + 1) / (points * counts.shape[1] + 2)
     share = (counts + average) / (points + 1)
@@ -54,7 +59,7 @@ def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
 
 
 def log_shares(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
-    """Logits that say which share of a table's positives is each bucket's, and no more; every count raised by 1."""
+    """Return logits that say each bucket's share of a table's positives, and no more; every count is raised by 1."""
     return np.asarray(np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True)))
 
 
@@ -65,11 +70,11 @@ class Loss:
     value: Callable[[Tensor, Positives], Tensor]
     #: Log-probability of each bucket under the model that the loss fits.  # [R, n, B] -> [R, n, B]
     log_likelihood: Callable[[Tensor], Tensor]
-    #: Of a balanced loss: what a client's own frequencies say, which its logits then need not.
+    #: If balanced: from counts and points, what a client's bucket frequencies say, so that its logits need not say it.
     known: Callable[[np.ndarray, int], np.ndarray] | None = None
-    #: Which compiled loop knows its gradient: bce or softmax; empty: none, it is trained in plain torch.
+    #: The compiled loop that knows its gradient: bce or softmax. If empty, plain torch trains it.
     kernel: str = ""
-    #: The longest that its derivative by the outputs of a table can be, given their number.
+    #: Bounds the length of its derivative by the outputs of a table, given their number.
     steepest: Callable[[int], float] = lambda outputs: math.inf
 
 
@@ -99,11 +104,11 @@ register("loss", "balanced-softmax", replace(_SOFTMAX, known=log_shares))
 
 
 def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
-    """What a balanced loss adds to a client's logits in training: τ times what its own bucket frequencies say.
+    """Return what a balanced loss adds to a client's logits in training: τ times what its bucket frequencies say.
 
-    The model then need not learn how frequent a bucket is at this client, which differs from client to client, and
-    prediction, which adds nothing, favours no bucket for it (logit adjustment, Menon et al. 2021; with softmax: Ren et
-    al. 2020). None for other losses.
+    The model then need not learn how frequent a bucket is at this client, which differs from client to client.
+    Prediction adds nothing, and so does not favour frequent buckets (logit adjustment, Menon et al. 2021; with softmax:
+    Ren et al. 2020). None for other losses.
     """
     known = find_loss(recipe.loss).known
     if known is None:

@@ -1,28 +1,171 @@
-"""A model at work: hashed features in, top-k labels out, in batches that never hold points × labels for a whole set."""
+"""From hashed features to the best labels: bucket scores of all tables, decoded into exact top-k by score, then id.
 
-from collections.abc import Iterator
+`decode` is the reference, in plain torch. `Decoder` gives the same bits faster, by the compiled filter of
+fedmlh.model.kernels.decode where that pays. `Ranker` runs a model in batches that never hold points × labels of a whole
+set.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.losses import find_loss
+from fedmlh.model.losses import Loss, find_loss
 from fedmlh.model.stack import Stack, forward_sparse
 
-#: Numbers held at once for a batch of points: their bucket scores in all tables.
+#: Labels times tables below which compiled code gains nothing, and (times points) below which a second thread does not.
+_SMALL = 1 << 11
+_SMALL_FOR_THREADS = 1 << 22
+#: Compiled code keeps the k best in order by insertion, which pays up to this k and this share of all labels.
+_LARGEST_K, _LARGEST_SHARE = 1024, 1 / 32
+#: Label scores that plain code holds at once.
+_PLAIN_SCORES = 1 << 23
+#: Numbers that a batch of points may hold per layer: of the widest one, in all tables.
 _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
 #: The decoder works on whole blocks of points.
 _BLOCK = 64
+#: What is averaged over tables, from the logits: by the name of the decoding.
+_SCORES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
+    "log-probs": lambda loss, logits: loss.log_likelihood(logits),
+    "logits": lambda loss, logits: logits,
+    "probs": lambda loss, logits: loss.log_likelihood(logits).exp(),
+}
+
+
+def label_scores(bucket_scores: Tensor, buckets: Tensor) -> Tensor:
+    """Score each label by the mean of its buckets' scores over the tables.  # [R, n, B], [R, p] -> [n, p]"""
+    total = bucket_scores[0].index_select(1, buckets[0])
+    for scores, table in zip(bucket_scores[1:], buckets[1:], strict=True):
+        total += scores.index_select(1, table)
+    return total.div_(len(buckets))
+
+
+def top_labels(scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k best labels of each point with their scores, best first, the lower id first where scores tie.
+
+    # [n, p] -> labels [n, min(k, p)], scores [n, min(k, p)]
+    """
+    k = min(k, scores.shape[1])
+    best, labels = scores.topk(k, dim=1)
+    # torch breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
+    # the k-th place, labels that were left out may have lower ids, and the row is sorted whole.
+    crossing = ((scores >= best[:, -1:]).sum(dim=1) > k).nonzero().squeeze(1)
+    for row in crossing.tolist():
+        whole = torch.sort(scores[row], descending=True, stable=True).indices[:k]
+        labels[row], best[row] = whole, scores[row, whole]
+    ids, values = labels.cpu().numpy(), best.cpu().numpy()
+    order = np.lexsort((ids, -values), axis=1)
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(values, order, axis=1)
+
+
+def decode(bucket_scores: Tensor, buckets: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the top-k labels from bucket scores.  # [R, n, B], [R, p] -> labels [n, k], scores [n, k]"""
+    return top_labels(label_scores(bucket_scores, buckets), k)
+
+
+@cache
+def _kernels() -> Any:
+    """Load the compiled twin when it is first needed; None where numba is not installed (extra `fast`)."""
+    try:
+        return importlib.import_module("fedmlh.model.kernels.decode")
+    except (ImportError, RuntimeError):  # RuntimeError: there is nowhere to keep what numba compiles
+        return None
+
+
+class Decoder:
+    """Gives the bits of `decode` by the fastest way for a batch; what a label map alone decides is prepared once."""
+
+    def __init__(self, buckets: Tensor, num_buckets: int) -> None:
+        self.buckets = buckets  # [R, p]
+        self.num_buckets = num_buckets
+        self._compiled = buckets.device.type == "cpu" and buckets.numel() >= _SMALL and _kernels() is not None
+
+    @cached_property
+    def _identity(self) -> bool:
+        num_tables, num_labels = self.buckets.shape
+        return num_tables == 1 and self.num_buckets == num_labels and bool((self.buckets[0].diff() == 1).all())
+
+    @cached_property
+    def _narrow(self) -> np.ndarray:
+        """The label map in as few bytes as its bucket numbers need."""
+        buckets = self.buckets.numpy()
+        if buckets.min() < 0 or buckets.max() >= self.num_buckets:
+            raise IndexError(f"the label map names buckets outside 0 … {self.num_buckets - 1:,}")
+        return np.ascontiguousarray(buckets.astype(np.uint16 if self.num_buckets <= 1 << 16 else np.uint32))
+
+    @cached_property
+    def _order(self) -> Any:
+        return _kernels().arrange(self._narrow, self.num_buckets)
+
+    def __call__(self, bucket_scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the top-k labels, as `decode` does.  # [R, n, B] -> labels [n, min(k, p)], scores [n, min(k, p)]"""
+        num_tables, num_points, num_buckets = bucket_scores.shape
+        k = min(k, self.buckets.shape[1])
+        if (
+            not self._compiled
+            or bucket_scores.dtype != torch.float32
+            or (num_tables, num_buckets) != (len(self.buckets), self.num_buckets)
+            or num_points == 0
+            or not 1 <= k <= min(_LARGEST_K, _LARGEST_SHARE * self.buckets.shape[1])
+        ):
+            return self._plain(bucket_scores, k)
+        scores = bucket_scores.detach().contiguous().numpy()
+        labels, values = np.empty((num_points, k), np.int64), np.empty((num_points, k), np.float32)
+        fit = np.empty(num_points, np.bool_)
+        threads = torch.get_num_threads() if num_points * self.buckets.numel() >= _SMALL_FOR_THREADS else 1
+        tasks = self._tasks(scores, labels, values, fit, threads)
+        if threads == 1 or len(tasks) == 1:
+            for task in tasks:
+                task()
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                for done in [pool.submit(task) for task in tasks]:
+                    done.result()
+        odd = np.flatnonzero(~fit)
+        if len(odd):
+            labels[odd], values[odd] = self._plain(bucket_scores[:, torch.from_numpy(odd)], k)
+        return labels, values
+
+    def _plain(self, bucket_scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        at_once = max(1, _PLAIN_SCORES // self.buckets.shape[1])
+        begins = range(0, max(1, bucket_scores.shape[1]), at_once)
+        parts = [decode(bucket_scores[:, begin : begin + at_once], self.buckets, k) for begin in begins]
+        return np.concatenate([labels for labels, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def _tasks(
+        self, scores: np.ndarray, labels: np.ndarray, values: np.ndarray, fit: np.ndarray, threads: int
+    ) -> list[partial[None]]:
+        """List calls that each decode a run of points: in blocks by the filter, those left over one at a time."""
+        kernels, num_points = _kernels(), len(labels)
+        rest = num_points % kernels.BLOCK
+        blocked = 0 if self._identity else num_points - (rest if rest < kernels.FEW else 0)
+        blocks = [
+            partial(kernels.filter_blocks, scores, *run, self._order, self._narrow, labels, values, fit)
+            for run in _runs(0, blocked, kernels.BLOCK, 4 * threads)
+        ]
+        return blocks + [
+            partial(kernels.scan, scores, *run, self._narrow, self._identity, labels, values, fit)
+            for run in _runs(blocked, num_points, 1, 4 * threads)
+        ]
+
+
+def _runs(begin: int, end: int, unit: int, at_most: int) -> list[tuple[int, int]]:
+    """Split a range into runs of whole units, the last one perhaps shorter."""
+    size = unit * max(1, -(-(end - begin) // (unit * at_most)))
+    return [(first, min(first + size, end)) for first in range(begin, end, size)]
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """Ranks labels for points with any model of one shape and one label map."""
+    """Ranks labels for points, with any model of one shape and one label map."""
 
     stack: Stack
     buckets: Tensor  # [R, p]
@@ -42,7 +185,7 @@ class Ranker:
     def rank(
         self, model: Tensor, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
+        """Yield rows, labels [n, k] and scores [n, k] per batch; label -1 where a point has fewer than k."""
         num_points = features[0].shape[0]
         size = self._batch_size()
         for begin in range(0, num_points, size):
@@ -52,18 +195,17 @@ class Ranker:
 
     @torch.no_grad()
     def score(self, model: Tensor, features: tuple[csr_matrix, ...]) -> Tensor:
-        """Return what each point has of each bucket.  # M × [n, d̃] -> [R, n, B]"""
+        """Score each bucket for each point, as the run's decoding wants it.  # M × [n, d̃] -> [R, n, B]"""
         layers = self.stack.views(model.to(self.buckets.device))
         logits = forward_sparse(layers, features)
-        scores = logits if self.decoding == "logits" else find_loss(self.loss).log_likelihood(logits)
-        return scores.exp() if self.decoding == "probs" else scores
+        return _SCORES[self.decoding](find_loss(self.loss), logits)
 
 
 def best_labels(
     decoder: Decoder, scores: Tensor, k: int, excluded: csr_matrix | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels [n, k] and their scores [n, k] from bucket scores [R, n, B]; label -1 where there are fewer than k."""
-    # With pairs to leave out, rank so many more that k are left for every point.
+    """Decode bucket scores [R, n, B] into labels [n, k] and scores [n, k]; label -1 where a point has fewer than k."""
+    # Rank as many more as the point with the most excluded labels has, so that k are left for every point.
     more = 0 if excluded is None or excluded.nnz == 0 else int(np.diff(excluded.indptr).max())
     labels, values = decoder(scores, k + more)
     if more and excluded is not None:
@@ -74,7 +216,7 @@ def best_labels(
 def _drop(
     labels: np.ndarray, values: np.ndarray, excluded: csr_matrix, num_labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Excluded labels moved behind all others, as -1."""
+    """Move excluded labels behind all others, as -1."""
     row = np.arange(len(labels))[:, None]
     barred = np.repeat(np.arange(len(labels)), np.diff(excluded.indptr)) * num_labels + excluded.indices
     hit = np.isin(row * num_labels + labels, barred)

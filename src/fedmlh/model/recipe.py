@@ -14,9 +14,14 @@ class Recipe:
     batch_size: int
     #: FedProx (Li et al. 2020): the gradient is pulled towards the model that the round began with.
     prox_mu: float = 0.0
-    #: How much a balanced loss makes of the client's bucket frequencies; without effect on other losses.
+    #: τ: the weight of the client's bucket frequencies in a balanced loss; other losses ignore it.
     loss_tau: float = 1.0
 
+    @property
+    def adam(self) -> bool:
+        """Whether the optimizer is Adam, and not plain SGD; there is no third one."""
+        return {"adam": True, "sgd": False}[self.optimizer]
+
     def steps(self, points: int) -> int:
-        """Steps of a local round over so many points."""
+        """Return the number of steps of a local round over this many points."""
         return self.epochs * -(-points // self.batch_size)

@@ -30,14 +30,14 @@ class Stack:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers a model is, and so what it costs to send."""
+        """The numbers in a model, which decide what it costs to send."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def initial(self, seed: int, *, rare: bool = False) -> Tensor:
-        """The model that every party derives from the seed, so that it need not be sent.  # [P]
+        """Draw the model that every party derives from the seed, so that it need not be sent.  # [P]
 
-        Uniform in ±1/√fan_in, as torch.nn.Linear draws weights and biases; `rare`: output biases around −log B, where a
-        bucket's odds are 1 to B.
+        Uniform in ±1/√fan_in, as torch.nn.Linear draws weights and biases. If `rare`, output biases lie around −log B,
+        where a bucket's odds are 1 to B.
         """
         rng = generator(seed, "initial model")
         parts = []
@@ -50,31 +50,31 @@ class Stack:
         return torch.from_numpy(np.concatenate(parts))
 
     def fits(self, flat: Tensor) -> bool:
-        """Whether a vector from outside is a model of this shape: float32, of the right length, finite."""
+        """Return whether a vector from outside is a model of this shape: float32, of the right length, finite."""
         if flat.shape != (self.num_parameters,) or flat.dtype != torch.float32:
             return False
         return all(math.isfinite(end) for end in torch.aminmax(flat))  # NaN passes through to both ends
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Weight [R, in, out] and bias [R, out] of each layer, as views that share the flat vector's memory."""
+        """Return weight [R, in, out] and bias [R, out] of each layer, as views that share the flat vector's memory."""
         sizes = [math.prod(shape) for shape in self.shapes]
         return [part.view(shape) for part, shape in zip(torch.split(flat, sizes), self.shapes, strict=True)]
 
 
 def forward(layers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Logits of all tables; the inputs are shared (one map) or one a table.  # [1 or R, n, d̃] -> [R, n, B]"""
+    """Return logits of all tables; inputs are shared (one map) or one per table.  # [1 or R, n, d̃] -> [R, n, B]"""
     return _upwards(layers, torch.baddbmm(layers[1].unsqueeze(1), inputs.expand(layers[0].shape[0], -1, -1), layers[0]))
 
 
 def forward_sparse(layers: list[Tensor], features: tuple[csr_matrix, ...]) -> Tensor:
-    """The same from sparse inputs, with no gradient: hashed features are mostly zeros.  # M × [n, d̃] -> [R, n, B]"""
+    """Return what `forward` does, from sparse inputs and without gradients.  # M × [n, d̃] -> [R, n, B]"""
     inputs = [_to_torch(x, layers[0].device) for x in features]
     first = [inputs[table % len(inputs)] @ weight for table, weight in enumerate(layers[0])]
     return _upwards(layers, torch.stack(first).add_(layers[1].unsqueeze(1)))
 
 
 def _upwards(layers: list[Tensor], first: Tensor) -> Tensor:
-    """From the first layer's sums to the last layer's."""
+    """Go from the first layer's sums to the last layer's."""
     for weight, bias in zip(layers[2::2], layers[3::2], strict=True):
         first = torch.baddbmm(bias.unsqueeze(1), torch.relu(first), weight)
     return first

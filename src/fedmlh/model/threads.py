@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, a client trains with one thread of torch and BLAS, in whatever thread of Python it runs."""
+    """Let clients train with one thread of torch and BLAS, in whatever threads of Python they run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

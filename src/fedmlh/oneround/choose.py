@@ -11,8 +11,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.ranking import best_labels
+from fedmlh.model.ranking import Decoder, best_labels
 from fedmlh.oneround.products import multiply
 from fedmlh.oneround.solve import Solver, System
 from fedmlh.oneround.sums import Sums

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from fedmlh.entropy import coding
 from fedmlh.hashing.features import FeatureMap
-from fedmlh.model.decode import label_scores
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.ranking import Ranker, best_labels
+from fedmlh.model.ranking import Decoder, Ranker, best_labels, label_scores
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
 

@@ -1,11 +1,11 @@
-"""Who says what in one round: the server asks for counts, then for sums under the terms that the counts gave.
+"""What is said in one round: the server asks for counts, then for sums under the terms that the counts gave.
 
-Where it has no points by which to choose λ, it then asks for the sums over the points that clients hold out.
+If it has no points by which to choose λ, it then asks for the sums over the points that clients hold out.
 """
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,18 +17,17 @@ from fedmlh.federated.client import Memory
 from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
-from fedmlh.oneround.budget import MOST_PAIRS, most_slots
-from fedmlh.oneround.holding import Extent, asks_for_held_out, is_held_out
-from fedmlh.oneround.points import Slots, most_square, round_points
+from fedmlh.oneround.holding import asks_for_held_out, is_held_out
+from fedmlh.oneround.points import Slots, round_points
 from fedmlh.oneround.sums import Sums
-from fedmlh.oneround.wire import decode_sparse, decode_sums, encode_sparse, encode_sums
+from fedmlh.oneround.wire import decode_sparse, encode_sparse, encode_sums
 
 #: What a client can be asked for, and what it is sent in the end.
 COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
-#: The most bytes of a cell that is not 0, of another number with all that surrounds it, and of a message.
-_BYTES_PER_CELL, _BYTES_PER_NUMBER, _MOST_BYTES = 8, 16, 2**31
+#: The most bytes of a message.
+MOST_BYTES = 2**31
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Terms:
 
     @cached_property
     def name(self) -> str:
-        """What messages under these terms call them."""
+        """Return what messages under these terms call them."""
         return name_terms(self.encode())
 
     def encode(self) -> bytes:
@@ -130,7 +129,7 @@ class Respondent:
     def __init__(
         self,
         task: Task,
-        number: int,
+        client_id: int,
         X: csr_matrix,
         Y: csr_matrix,
         labels: Labels,
@@ -142,7 +141,7 @@ class Respondent:
         `least`: sums over a part of its points are sent only if that part and the rest have so many points each.
         """
         self.task = task
-        self.number = number
+        self.client_id = client_id
         self.X, self.Y, self.labels = X, Y, labels
         self.keep = keep
         self.least = least
@@ -153,8 +152,8 @@ class Respondent:
 
     def reply(self, request: bytes) -> bytes:
         """Return the statistics that a request asks for."""
-        header, payload = unpack(RequestHeader, request, _MOST_BYTES)
-        if header.client != self.number:
+        header, payload = unpack(RequestHeader, request, MOST_BYTES)
+        if header.client != self.client_id:
             raise Rejected(Reason.CLIENT, f"a request for client {header.client}")
         if header.config != self.task.fingerprint:
             raise Rejected(Reason.CONFIG, "the server works under other terms")
@@ -177,7 +176,7 @@ class Respondent:
         else:
             raise Rejected(Reason.MALFORMED, "a request for something unknown")
         self.keep(header.part, payload)
-        reply = StatisticsHeader(header.run, header.config, self.number, header.part, name_terms(payload), examples)
+        reply = StatisticsHeader(header.run, header.config, self.client_id, header.part, name_terms(payload), examples)
         return pack(reply, answer)
 
     def __len__(self) -> int:
@@ -190,11 +189,11 @@ class Respondent:
         if not asks_for_held_out(self.task.config):
             raise Rejected(Reason.CONFIG, "nobody has agreed on sums over held-out points")
         rows = is_held_out(self.X)
-        held = int(np.count_nonzero(rows))
-        if min(held, len(self) - held) < self.least:
+        count = int(np.count_nonzero(rows))
+        if min(count, len(self) - count) < self.least:
             raise Rejected(
                 Reason.EXAMPLES,
-                f"{held:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
+                f"{count:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
                 f"side would show too much of each",
             )
         return rows
@@ -206,107 +205,3 @@ class Respondent:
         if asks_for_buckets(self.task):
             Y = Y @ spread(self.task.label_map(seeds, self.labels.keys))
         return Sums.of(X, Y)
-
-
-class Desk:
-    """The server's side: writes requests, and lets no statistics in that no points have."""
-
-    def __init__(self, task: Task, max_examples: Mapping[int, int], data: str = "") -> None:
-        """Take the most points of each client; `data` names what the points come from, where the server knows it."""
-        self.task = task
-        self.max_examples = max_examples
-        self.seeds = task.draw_seeds()
-        self.run = hashlib.sha256(f"{task.fingerprint} {self.seeds} {data}".encode()).hexdigest()[:16]
-
-    @property
-    def num_outputs(self) -> int:
-        """Columns of what clients send."""
-        return self.task.num_tables * self.task.num_outputs if asks_for_buckets(self.task) else self.task.num_labels
-
-    def request(self, part: str, client: int, payload: bytes) -> bytes:
-        """Return the message that asks a client for one part."""
-        seeds = self.seeds
-        names = (self.run, self.task.fingerprint, client, part, name_terms(payload))
-        return pack(RequestHeader(*names, seeds.run, list(seeds.labels), list(seeds.features)), payload)
-
-    def read_counts(self, client: int, message: bytes) -> Counts:
-        """Return the counts of a client, or Rejected."""
-        payload, examples = self._open(COUNTS, client, message, self._most_counted)
-        try:
-            counts = Counts.decode(payload, self.task.num_features)
-        except ValueError as problem:
-            raise Rejected(Reason.MALFORMED, str(problem)) from None
-        if counts.points != examples:
-            raise Rejected(Reason.EXAMPLES, f"{counts.points:,} points counted, {examples:,} claimed")
-        return counts
-
-    def read_held_out(self, client: int, message: bytes, terms: Terms, num_slots: int, whole: Extent) -> Sums:
-        """Return the sums over the held-out points of a client with such sums over all points, or Rejected."""
-        sums = self.read_sums(client, message, terms, num_slots, HELD)
-        if not whole.covers(sums):
-            raise Rejected(Reason.RANGE, "more is held out than there is")
-        return sums
-
-    def read_sums(self, client: int, message: bytes, terms: Terms, num_slots: int, part: str = SUMS) -> Sums:
-        """Return the sums of a client under these terms, or Rejected."""
-        bits, most = self.task.config.point_bits, 1
-        if asks_for_buckets(self.task):
-            most = max(1, self.task.num_labels)
-        payload, examples = self._open(part, client, message, self.most_bytes(client, num_slots), terms.name)
-        cells = self.most_cells(client, num_slots)
-        try:
-            return decode_sums(payload, examples, num_slots, self.num_outputs, bits, most, cells)
-        except ValueError as problem:
-            raise Rejected(Reason.MALFORMED, str(problem)) from None
-
-    def read_thanks(self, client: int, message: bytes) -> bool:
-        """Return that a client has taken the result, or Rejected."""
-        payload, _ = self._open(RESULT, client, message, 0, None)
-        if len(payload):
-            raise Rejected(Reason.MALFORMED, "thanks that say more")
-        return True
-
-    def most_cells(self, client: int, num_slots: int) -> int:
-        """Return the most pairs, of slots and of slots with labels, that the points of a client can have.
-
-        Where the number of slots follows from what pairs there are, no client has many more than all should have.
-        """
-        points = self.max_examples.get(client, 0)
-        used = min(num_slots, most_square(self.task.config.point_bits))  # slots of one point
-        pairs = min(num_slots**2 // 2, points * used**2 // 2)
-        crossed = min(num_slots * self.num_outputs, points * used * self.num_outputs)
-        if self.task.config.feature_slots == 0:
-            pairs, crossed = min(pairs, 2 * MOST_PAIRS), min(crossed, 2 * MOST_PAIRS)
-        return pairs + crossed
-
-    def most_bytes(self, client: int, num_slots: int) -> int:
-        """Return the bytes of the largest sums that the points of a client can have."""
-        cells = self.most_cells(client, num_slots)
-        return min(_MOST_BYTES, _BYTES_PER_CELL * cells + _BYTES_PER_NUMBER * (20 * num_slots + self.num_outputs + 1))
-
-    def most_reply(self) -> int:
-        """Return the bytes of the largest payload that any client can answer with, whatever the terms will be."""
-        task, outputs = self.task, self.task.num_tables * self.task.num_outputs
-        slots = min(task.num_features, task.config.feature_slots) or most_slots(task.num_features, outputs)
-        return max([self._most_counted, *(self.most_bytes(client, slots) for client in self.max_examples)])
-
-    @property
-    def _most_counted(self) -> int:
-        return _BYTES_PER_NUMBER * (self.task.num_features + 1)
-
-    def _open(
-        self, part: str, client: int, message: bytes, most: int, terms: str | None = ""
-    ) -> tuple[memoryview, int]:
-        header, payload = unpack(StatisticsHeader, message, most)
-        if header.run != self.run:
-            raise Rejected(Reason.RUN, "statistics of another run")
-        if header.config != self.task.fingerprint or terms not in (None, header.terms):
-            raise Rejected(Reason.CONFIG, "statistics under other terms")
-        if header.client != client or client not in self.max_examples:
-            raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")
-        if header.part != part:
-            raise Rejected(Reason.ROUND, f"'{header.part:.16}' where '{part}' was asked for")
-        least = 0 if part == HELD else 1
-        if not least <= header.examples <= self.max_examples[client]:
-            raise Rejected(Reason.EXAMPLES, f"{header.examples:,} of at most {self.max_examples[client]:,} points")
-        return payload, header.examples

@@ -14,7 +14,8 @@ from fedmlh.errors import UserError
 from fedmlh.federated.messages import StatisticsHeader, pack
 from fedmlh.federated.task import Task
 from fedmlh.oneround.budget import choose_slots, fill_slots, group
-from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS, Desk
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS
 from fedmlh.oneround.linear import index_type
 from fedmlh.oneround.solve import check_memory, describe_solution
 from fedmlh.oneround.sums import check_room

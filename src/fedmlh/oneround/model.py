@@ -7,8 +7,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from fedmlh.model.decoder import Decoder
-from fedmlh.model.ranking import best_labels
+from fedmlh.model.ranking import Decoder, best_labels
 from fedmlh.oneround.choose import fold
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.points import Slots, add_one

@@ -62,23 +62,30 @@ class Sums:
 
 
 class Adder:
-    """Adds up the sums of many clients, in any order, with few large additions."""
+    """Adds up the sums of many clients, in any order, with few large additions: an aggregation rule for sums."""
 
-    def __init__(self) -> None:
+    streams = True
+
+    def __init__(self, num_slots: int, num_outputs: int) -> None:
+        self._empty = Sums.empty(num_slots, num_outputs)
         self._parts: list[tuple[int, Sums]] = []
 
-    def add(self, sums: Sums) -> None:
-        """Add those of one client."""
-        weight = 1
+    def add(self, sums: Sums, weight: int = 1) -> None:
+        """Add the sums of one client, or of `weight` clients."""
         # As in counting: two parts of equal weight become one of twice the weight.
-        while self._parts and self._parts[-1][0] == weight:
-            sums = self._parts.pop()[1] + sums
-            weight *= 2
+        while self._parts and self._parts[-1][0] <= weight:
+            before, part = self._parts.pop()
+            sums, weight = part + sums, before + weight
         self._parts.append((weight, sums))
 
-    def total(self, num_slots: int, num_outputs: int) -> Sums:
+    def merge(self, other: "Adder") -> None:
+        """Add all that another adder has added."""
+        for weight, part in other._parts:
+            self.add(part, weight)
+
+    def result(self) -> Sums:
         """Return the sum of all."""
-        whole = Sums.empty(num_slots, num_outputs)
+        whole = self._empty
         for _, part in reversed(self._parts):
             whole = part + whole
         return whole

@@ -65,8 +65,8 @@ def settle_method(
 
 def _find_obstacle(config: Config, frequencies: np.ndarray, num_points: int, num_labels: int) -> str:
     """Return why one round does not suit, or nothing."""
-    if config.algorithm == "fedavg":
-        return "algorithm 'fedavg' is one"
+    if config.is_fedavg:
+        return "FedAvg is trained in rounds"
     if config.selection == "paper":
         return "selection 'paper' chooses among rounds"
     if config.shared_fraction > 0:

@@ -16,11 +16,10 @@ from fedmlh.hashing.theory import collision_probability, typical_positives
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.forecast import Forecast, Occurrences, forecast
 from fedmlh.planning.choices import CLIENTS, SAMPLED
-from fedmlh.sizing import RULE, Shape, choose_sizes, estimate_gain
+from fedmlh.sizing import RULE, SIZED, Shape, choose_sizes, estimate_gain
 
 #: What a plan's sizes go into, and the preset of one round; commands say how a config differs from its preset.
 PRESET, ONCE = "recommended", "one-round"
-SIZES = ("num_tables", "num_buckets", "feature_dim", "hidden_sizes")
 #: Of the budget: what other models are shown.
 SHARES = (0.25, 0.5, 1, 2, 4)
 #: Features of the data where nobody says how many there are.
@@ -53,7 +52,7 @@ class Candidate:
     @property
     def figures(self) -> dict[str, Any]:
         """Sizes, costs and predictions under one roof, ready for JSON."""
-        sizes = {name: getattr(self.config, name) for name in SIZES}
+        sizes = {name: getattr(self.config, name) for name in SIZED}
         costs = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "config"}
         return sizes | costs
 
@@ -137,7 +136,7 @@ def plan_one_round(
 def write_command(preset: str, config: Config) -> str:
     """The command that runs a config, which differs a little from a preset."""
     usual = Config.load(preset)
-    pairs = [(entry.name, getattr(config, entry.name)) for entry in dataclasses.fields(Config) if entry.name != "data"]
+    pairs = [(name, value) for name, value in config.as_dict().items() if name != "data"]
     changed = [(name, value) for name, value in pairs if value != getattr(usual, name)]
     texts = [(name, ",".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in changed]
     data = shlex.quote(config.data) if config.data else "DIR"

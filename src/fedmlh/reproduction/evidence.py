@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmlh.data.dataset import Dataset
-from fedmlh.reproduction.plan import Job, Scale
-from fedmlh.reproduction.runner import Results
+from fedmlh.reproduction.plan import Measurement, Scale
 from fedmlh.reproduction.sources import Source
+from fedmlh.runs.jobs import Results
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Evidence:
 
     sources: Sequence[Source]
     datasets: Sequence[Dataset]
-    jobs: Sequence[Job]
+    jobs: Sequence[Measurement]
     results: Results
     scale: Scale
     #: What was found, by kind, set, method and selection, and then by seed.
@@ -43,6 +43,11 @@ class Evidence:
     def one(self, kind: str, source: Source, method: str = "") -> dict[str, Any] | None:
         """The single result of that kind, where it is there."""
         return next(iter(self._by_use.get((kind, source.name, method, ""), {}).values()), None)
+
+    def hashed(self, source: Source, about: str) -> list[dict[str, Any]]:
+        """Return the rows that hashing a set's labels gave about a lemma or theorem; none if nothing was measured."""
+        rows: list[dict[str, Any]] = (self.one("hash", source) or {about: []})[about]
+        return rows
 
     @property
     def trained(self) -> list[Source]:

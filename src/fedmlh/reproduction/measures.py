@@ -28,7 +28,7 @@ from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.randomness import generator
-from fedmlh.reproduction.plan import Job
+from fedmlh.reproduction.plan import Measurement
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.theory import check_hashing, check_rate
 from fedmlh.runs.population import Population
@@ -48,7 +48,7 @@ _CURVE_POINTS = 60
 _PATIENCE = 60.0
 
 
-def measure(job: Job, scratch: Path) -> dict[str, Any]:
+def measure(job: Measurement, scratch: Path) -> dict[str, Any]:
     """The result of a job; a training run keeps its checkpoints in `scratch` until it has finished."""
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "describe": lambda: describe_set(_open(job.source), job.config),
@@ -66,7 +66,7 @@ def _open(source: Source) -> Dataset:
     return source.open()
 
 
-def train(job: Job, scratch: Path) -> dict[str, Any]:
+def train(job: Measurement, scratch: Path) -> dict[str, Any]:
     """One training run: figures of its selected round, and a curve for each metric."""
     folder = find_scratch(job, scratch)
     with hold(folder, _PATIENCE):
@@ -84,7 +84,7 @@ def train(job: Job, scratch: Path) -> dict[str, Any]:
     return {"summary": {name: summary[name] for name in _KEPT}, "judged_on": judged, "curves": curves, **costs}
 
 
-def find_scratch(job: Job, scratch: Path) -> Path:
+def find_scratch(job: Measurement, scratch: Path) -> Path:
     """Where an unfinished run of exactly this job lies: other settings or data would be another run."""
     digest = hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()[:12]
     return scratch / f"{job.key}-{digest}"

@@ -40,7 +40,8 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
     width = fit_width(budget // 4, inputs, dataset.num_labels, search["depth"])
     return Config(
         name="tuned FedAvg",
-        algorithm="fedavg",
+        label_map="identity",
+        num_tables=1,
         feature_map="none" if whole else "shared",
         feature_dim=inputs,
         hidden_sizes=(max(1, width),) * search["depth"],

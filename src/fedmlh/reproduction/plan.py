@@ -1,12 +1,11 @@
-"""What has to be measured for the tables and figures that were asked for: a list of jobs, each with its settings."""
+"""What has to be measured for the tables and figures that were asked for, each measurement with its settings."""
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.task import TRAINING
@@ -59,7 +58,7 @@ ITEMS = {
 
 
 @dataclass(frozen=True)
-class Job:
+class Measurement:
     """One measurement; `spec` says all that its result depends on."""
 
     kind: str  # describe, train, sweep, time, hash or embed
@@ -82,9 +81,9 @@ class Job:
         """What the result depends on, as JSON would give it back."""
         # Only what was changed: a setting that a later version adds leaves what is finished as it is.
         settings = {
-            entry.name: list(value) if isinstance(value, tuple) else value
-            for entry in dataclasses.fields(Config)
-            if entry.name not in _FREE and (value := getattr(self.config, entry.name)) != entry.default
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.config.as_dict().items()
+            if name not in _FREE and value != SETTINGS[name].default
         }
         return {
             "set": self.source.name,
@@ -120,23 +119,23 @@ def check_items(only: Sequence[str]) -> list[str]:
 
 def make_plan(
     items: Sequence[str], sources: Sequence[Source], datasets: Sequence[Dataset], scale: Scale, device: str
-) -> list[Job]:
+) -> list[Measurement]:
     """The jobs behind the items, each once."""
     kinds = set().union(*(ITEMS[item] for item in items))
-    jobs: list[Job] = []
+    jobs: list[Measurement] = []
     if "time" in kinds and scale.shapes:
         for source in paper_shapes():
             for method in ("fedmlh", "fedavg"):
                 config = source.config.replace(algorithm=method, selection="paper", device=device)
-                jobs.append(Job("time", source, config, method))
+                jobs.append(Measurement("time", source, config, method))
     for number, (source, dataset) in enumerate(zip(sources, datasets, strict=True)):
         trained = scale.max_sets is None or number < scale.max_sets
         common: dict[str, Any] = {"fingerprint": dataset.fingerprint}
         base = source.config.replace(device=device, rounds=scale.rounds)
         if "describe" in kinds:
-            jobs.append(Job("describe", source, base.replace(selection="paper"), **common))
+            jobs.append(Measurement("describe", source, base.replace(selection="paper"), **common))
         if "hash" in kinds:
-            jobs.append(Job("hash", source, base, **common, options={"draws": scale.draws}))
+            jobs.append(Measurement("hash", source, base, **common, options={"draws": scale.draws}))
         if "train" in kinds and trained:
             for seed in range(scale.seeds):
                 for selection in SELECTIONS:
@@ -145,13 +144,13 @@ def make_plan(
                         config = make_config(method, source, dataset).replace(
                             seed=seed, selection=selection, rounds=scale.rounds, device=device
                         )
-                        jobs.append(Job("train", source, config, method, **common))
+                        jobs.append(Measurement("train", source, config, method, **common))
         first_of_preset = source.preset not in {other.preset for other in sources[:number]}
         if "sweep" in kinds and trained and first_of_preset:
             for name, change in sweep(base, scale, dataset.num_labels):
-                jobs.append(Job("sweep", source, base.replace(**change), name, **common))
+                jobs.append(Measurement("sweep", source, base.replace(**change), name, **common))
     if "embed" in kinds:
-        jobs.append(Job("embed", sources[0], Config(), options={"draws": 40 * scale.draws}))
+        jobs.append(Measurement("embed", sources[0], Config(), options={"draws": 40 * scale.draws}))
     return jobs
 
 

@@ -12,10 +12,11 @@ from fedmlh.reproduction.figures import FIGURES
 from fedmlh.reproduction.figures.drawing import Figure, check_matplotlib
 from fedmlh.reproduction.page import render_page
 from fedmlh.reproduction.plan import Scale, check_items, make_plan
-from fedmlh.reproduction.runner import Watch, run_jobs
+from fedmlh.reproduction.runner import measure_all
 from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.tables import TABLES
 from fedmlh.reproduction.tables.table import Table
+from fedmlh.runs.jobs import Watch
 from fedmlh.storage import write_atomically
 
 #: Headings of the page, by how an item's name starts.
@@ -41,7 +42,7 @@ def reproduce(
     processes: int | None = None,
     command: str = "fedmlh reproduce",
     begin: Callable[[float], None] = lambda total: None,
-    watch: Watch = lambda job, done, total: None,
+    watch: Watch = lambda job, outcome, done, total: None,
 ) -> Report:
     """Measure what the items need and is not there yet, and write the folder."""
     items = check_items(only)
@@ -52,7 +53,7 @@ def reproduce(
     with hold(out):
         datasets = [source.open() for source in sources]
         jobs = make_plan(items, sources, datasets, scale, device)
-        results = run_jobs(jobs, out, device=device, processes=processes, begin=begin, watch=watch)
+        results = measure_all(jobs, out, device=device, processes=processes, begin=begin, watch=watch)
         evidence = Evidence(sources, datasets, jobs, results, scale)
         things = {item: _make_things(item, evidence) for item in items}
         parts = []

@@ -17,9 +17,9 @@ from torch import Tensor
 from fedmlh.errors import UserError
 from fedmlh.federated.broadcast import HELD, HELD_ROUND
 from fedmlh.federated.client import Memory
-from fedmlh.federated.clipping import Lengths
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState, Tried
+from fedmlh.federated.transforms.clipping import Lengths
 from fedmlh.model.stack import Stack
 from fedmlh.storage import Sealed, write_sealed
 from fedmlh.untrusted import MOST_JSON, parse_json

@@ -1,42 +1,29 @@
 """The run folder: what a run was told, what it measured (by round, in all, by test point), and what it learned."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.drafts import is_draft, sweep
 from fedmlh.errors import UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
 from fedmlh.runs.summary import checked_record, checked_summary
-from fedmlh.sizing import list_open
+from fedmlh.sizing import OPEN, list_open
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes, read_text
 
 POINTS = "test_points.safetensors"
-#: Settings that a resumed run may change without becoming another run.
-FREE_ON_RESUME = {
-    *(
-        "rounds",
-        "patience",
-        "device",
-        "gpu_precision",
-        "max_attempts",
-        "deadline",
-        "test_every_round",
-        "local_baseline",
-    ),
-    *("correct", "keep_sums"),  # the closed form stays as it is
-    *("sizes", "budget_mib"),  # a run keeps the sizes that were chosen, and those are bound
-}
+#: Settings that a resumed run may change without becoming another run, as their sections say.
+FREE_ON_RESUME = {name for name, setting in SETTINGS.items() if setting.section.free}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FinishedRun:
     """What a finished run was told and what came of it."""
 
@@ -46,7 +33,7 @@ class FinishedRun:
     history: list[dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunFolder:
     """Where a run keeps what it was told, what it measured and what it learned."""
 
@@ -86,12 +73,12 @@ class RunFolder:
         before = self.read_config()
         open_yet = list_open(config)  # checked once they have been chosen
         if before.training == "one-round":  # which they do not touch; networks beside it are told apart by themselves
-            open_yet |= {"learning_rate", "learning_rate_decay", "loss_tau"}
-        for entry in dataclasses.fields(Config):
-            old, new = getattr(before, entry.name), getattr(config, entry.name)
-            if old != new and entry.name not in FREE_ON_RESUME and entry.name not in open_yet:
+            open_yet |= {name for name in OPEN if SETTINGS[name].section.training == "rounds"}
+        for name in SETTINGS:
+            old, new = getattr(before, name), getattr(config, name)
+            if old != new and name not in FREE_ON_RESUME and name not in open_yet:
                 raise UserError(
-                    f"{self.path} holds a run with {entry.name} = {old!r}, this one says {new!r}: "
+                    f"{self.path} holds a run with {name} = {old!r}, this one says {new!r}: "
                     f"resume with the same settings, or choose another --out"
                 )
 

@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.federated.client import Client
+from fedmlh.federated.mail import Participant
 from fedmlh.federated.sharing import add_points
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.oneround.exchange import Respondent
@@ -26,22 +27,27 @@ class Population:
     labels: Labels
     device: torch.device
 
-    def points(self, number: int) -> tuple[csr_matrix, csr_matrix]:
-        """What a client trains on: its own points, and after them the shared ones."""
-        return add_points(self.shards[number].X, self.shards[number].Y, self.shared)
+    def points(self, client_id: int) -> tuple[csr_matrix, csr_matrix]:
+        """Return what a client trains on: its own points, and after them the shared ones."""
+        return add_points(self.shards[client_id].X, self.shards[client_id].Y, self.shared)
 
     @property
-    def answers_once(self) -> bool:
-        """Whether clients send sums over their points instead of training rounds."""
-        return self.task.config.training == "one-round"
+    def trains(self) -> bool:
+        """Say whether clients train networks; else they send sums over their points."""
+        return self.task.config.training != "one-round"
 
-    def respondent(self, number: int) -> Respondent:
-        """One of them that sends sums."""
-        return Respondent(self.task, number, *self.points(number), self.labels)
+    @property
+    def most_asked(self) -> int:
+        """Return how many clients are asked at a time."""
+        return min(self.task.config.clients_per_round, len(self.shards)) if self.trains else len(self.shards)
 
-    def client(self, number: int) -> Client:
-        """One of them that trains."""
-        return Client(self.task, number, *self.points(number), self.labels, self.device)
+    def member(self, client_id: int) -> Participant:
+        """Return a client, ready to answer."""
+        if not self.trains:
+            return Respondent(self.task, client_id, *self.points(client_id), self.labels)
+        client = Client(self.task, client_id, *self.points(client_id), self.labels, self.device)
+        client.prepare(self.seeds)
+        return client
 
 
 #: Lets a population live as long as the context lasts, on so many workers (None: as many as there is room for).

@@ -13,9 +13,9 @@ from fedmlh.data.division import Division
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
-from fedmlh.federated.messages import Rejected
+from fedmlh.federated.mail import Outbox, PartT, Reply
+from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import GivenUp, Server
-from fedmlh.federated.tally import Outbox, Tally
 from fedmlh.model.losses import find_loss
 from fedmlh.parts import find
 from fedmlh.runs.checkpoint import Checkpoints, Progress
@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 
 def ignore(news: object) -> None:
-    """What a run is watched with where nobody watches."""
+    """Do nothing with what a run tells."""
 
 
 class Clients(Protocol):
@@ -41,10 +41,10 @@ class Clients(Protocol):
 
     @property
     def memories(self) -> dict[int, Memory]:
-        """What clients keep; a checkpoint holds it. Empty for ever where clients keep it themselves."""
+        """Return what clients keep, which a checkpoint holds; always empty if clients keep it themselves."""
 
-    def exchange(self, sampled: Sequence[int], outbox: Outbox) -> Iterable[tuple[int, bytes | Rejected] | Tally]:
-        """Send everyone the broadcast, yield the replies as federated.server.Exchange says."""
+    def exchange(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterable[tuple[int, Reply] | PartT]:
+        """Send these clients what is in the outbox, and yield their replies as federated.mail.Ask says."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Judge:
 
     @classmethod
     def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: Prepared) -> "Judge":
-        """The judge whom the config asks for."""
+        """Return the judge that the config asks for."""
         if config.selection == "paper":
             return cls(evaluator, "test", test, "precision_paper")
         watched = test if config.test_every_round else None
@@ -86,7 +86,7 @@ def conduct(
     tell: Tell = ignore,
     more: Callable[[Progress], dict[str, Any]] = lambda progress: {},
 ) -> Run:
-    """All rounds from the last checkpoint on, then model and summary; an engine may add `more` figures."""
+    """Run all rounds from the last checkpoint on, write model and summary; `more` adds figures."""
     task, rounds = server.task, server.task.config.rounds
     identity = f"{server.run} {dataset.fingerprint}"
     checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
@@ -157,7 +157,7 @@ def run_rounds(
     save: Callable[[Progress], None] = ignore,
     progress: Progress | None = None,
 ) -> Progress:
-    """Rounds until there are enough or none has been better for `patience`; `save` is called after each."""
+    """Run rounds until there are enough or none has been better for `patience`; `save` is called after each."""
     config = server.task.config
     if progress is None:
         state = server.begin()
@@ -168,7 +168,7 @@ def run_rounds(
         try:
             state, report = server.run_round(progress.server, clients.exchange)
         except GivenUp as end:
-            # Or whoever goes on from here would ask the same clients the same again.
+            # Or a run that resumes from here would ask the same clients the same again.
             save(replace(progress, server=end.state, memories=dict(clients.memories), log=[*progress.log, *end.log]))
             raise
         trained = time.perf_counter()
@@ -177,8 +177,10 @@ def run_rounds(
             "round": report.round,
             "attempts": report.attempts,
             "clients": report.accepted,
-            "refused": report.refused,
-            "clipped": report.clipped,
+            "refused": list_refused(report.told),
+            "clipped": [
+                {"client": client_id, "factor": factor} for client_id, factor in sorted(report.clipped.items())
+            ],
             "clamped": report.clamped,
             "train_loss": report.loss,
             judge.name: values,

@@ -90,13 +90,14 @@ def _compare_clients(
     parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
     rows = []
     for number, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
-        row = make_row(division, number, len(parts[number]), values)
+        row = make_row(division, number, len(parts[number]), values, config.metrics)
         if config.local_baseline:
             tell(f"training client {number} alone")
             held_out = evaluator.prepare(division.validation.take(parts[number]))
             own = Judge(evaluator, "validation", held_out, "precision")
             ended = train_alone(population, number, own, alone)
-            row["precision_alone"] = ended.history[ended.best_round - 1]["validation"]["precision"]
+            best = ended.history[ended.best_round - 1]["validation"]
+            row |= {f"{name}_alone": best[name] for name in ("precision", *config.metrics)}
             row["best_round_alone"] = ended.best_round
         rows.append(row)
     return rows

@@ -76,6 +76,13 @@ def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def read_own(figures: Mapping[str, Any], metric: str, k: str) -> float | None:
+    """Return what a metric of a user came to, in a summary or in the row of a client; None: it was not measured."""
+    values = figures.get(metric)
+    value = values.get(k) if isinstance(values, dict) else None
+    return float(value) if isinstance(value, int | float) and is_number(value) else None
+
+
 def is_number(value: object) -> bool:
     """Say whether a value from a file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

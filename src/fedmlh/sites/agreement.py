@@ -12,13 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
+from fedmlh.evaluation.own import AddedMetrics
 from fedmlh.federated.messages import VERSION as MESSAGE_VERSION
 from fedmlh.federated.task import Task
 from fedmlh.hashing.families import canonical
+from fedmlh.sites.installed import load_kept
 from fedmlh.storage import FORMAT_VERSION, Sealed, write_sealed
 from fedmlh.untrusted import MOST_JSON, MOST_TOML, parse_json
 
@@ -53,17 +55,11 @@ class Agreement:
             raise UserError("two labels of the catalogue are the same but for blanks or the way accents are written")
         if self.config.num_clients != len(self.sites):
             raise UserError(f"num_clients is {self.config.num_clients}, but there are {len(self.sites)} sites")
-        for field, value, wanted in (
-            ("selection", self.config.selection, "validation"),
-            ("shared_fraction", self.config.shared_fraction, 0.0),
-            ("metrics", self.config.metrics, ()),
-            ("pooled", self.config.pooled, False),
-            ("text_features", self.config.text_features, "hashing"),
-            ("sizes", self.config.sizes, "given"),
-            ("data", self.config.data, ""),
-        ):
-            if value != wanted:
-                raise UserError(f"{field} is {value!r}: real sites train with {wanted!r} only")
+        for name, setting in SETTINGS.items():
+            value = getattr(self.config, name)
+            if setting.simulation_only and value != setting.default:
+                raise UserError(f"{name} is {value!r}: real sites train with {setting.default!r} only")
+        AddedMetrics(self.config.metrics, self.config.top_k, len(self.labels)).check_additive()
 
     @cached_property
     def task(self) -> Task:
@@ -90,6 +86,8 @@ class Agreement:
             **self.task.agreed,
             "config_hash": self.task.fingerprint,
         }
+        if self.config.foreign:
+            terms["parts"] = {f"{part['setting']} {part['name']}": part["sha256"] for part in self.config.foreign}
         return dict(json.loads(json.dumps(terms)))
 
     def check(self, terms: object, whose: str) -> None:
@@ -116,10 +114,11 @@ class Agreement:
         write_sealed(folder, files)
 
     @classmethod
-    def load(cls, folder: Path, root: Path | None = None) -> "Agreement":
+    def load(cls, folder: Path, root: Path | None = None, parts: Path | None = None) -> "Agreement":
         """Read the folder; terms that this version of fedmlh would not come to itself are refused.
 
-        No link is followed below `root` (default: the folder itself).
+        No link is followed below `root` (default: the folder itself). `parts` is the operator's own folder of installed
+        parts; without it, parts that are not fedmlh's own must be loaded already.
         """
         sealed = Sealed(folder, root)
         try:
@@ -131,6 +130,8 @@ class Agreement:
                     f"{folder}: message_version differs: the federation speaks {terms['message_version']!r:.20}, this "
                     f"version of fedmlh {MESSAGE_VERSION}; install the same version everywhere"
                 )
+            if parts is not None:
+                load_kept(parts, root or folder, dict(terms.get("parts", {})))
             agreement = cls(
                 str(about["address"]),
                 tuple(terms["sites"]),

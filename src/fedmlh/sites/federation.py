@@ -2,7 +2,7 @@
 
 public/          the agreement, to be handed to every site
 enrolled/        what sites hand back: one enrolment.json each, under any name
-server/          certificate and key, points to evaluate on, Flower's database and logs
+server/          certificate and key, points to evaluate on, copies of installed parts, Flower's database and logs
 run/             the run folder, as of any run
 """
 
@@ -18,15 +18,17 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
+from fedmlh.data.csr import pack_matrices, unpack_matrices
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.lock import hold, is_empty
+from fedmlh.parts import find_foreign, find_sources
 from fedmlh.runs.folder import RunFolder
 from fedmlh.sites.agreement import Agreement, split_address
 from fedmlh.sites.enrolment import Enrolment
+from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.keys import make_server_identity, write_secret
-from fedmlh.sites.matrices import pack_matrices, unpack_matrices
 from fedmlh.sites.private import close_folder, private_files
 from fedmlh.storage import Sealed, write_atomically, write_sealed
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
@@ -101,6 +103,8 @@ class Federation:
     def _write(
         cls, folder: Path, config: Config, yardstick: Yardstick, address: str, sites: tuple[str, ...]
     ) -> "Federation":
+        if find_foreign("reader", config.data_format) is not None:  # each site reads its own files in its own way
+            config = config.replace(data_format="auto")
         host, _ = split_address(address)
         identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
         dataset = yardstick.dataset
@@ -114,7 +118,8 @@ class Federation:
             dataset.first_feature,
             identity.authority,
         )
-        _ = agreement.task  # sizes that do not fit the data are refused before anything is written
+        # Sizes that do not fit the data, and parts without a file, are refused before anything is written.
+        _, parts = agreement.task, find_sources(config.foreign)
         server = folder / "server"
         folder.chmod(0o700)  # also where it was there already
         with private_files():
@@ -124,6 +129,7 @@ class Federation:
             (server / "server.pem").write_bytes(identity.certificate)
             (server / "ca.crt").write_bytes(identity.authority)
             yardstick.save(server / "yardstick")
+            keep_parts(server / "parts", parts)
         agreement.save(folder / "public")  # of which copies are handed out
         return cls(folder)
 
@@ -139,7 +145,7 @@ class Federation:
         """The terms."""
         if not (self.path / "public").is_dir():
             raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
-        return Agreement.load(self.path / "public", self.path)
+        return Agreement.load(self.path / "public", self.path, self.server / "parts")
 
     @property
     def server(self) -> Path:

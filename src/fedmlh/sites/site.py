@@ -14,27 +14,28 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fedmlh.data.csr import pack_matrices, unpack_matrices
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.data.matrix import build_labels
 from fedmlh.data.readers.formats import load
 from fedmlh.data.readers.jsonl import index_labels
 from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.errors import UserError
-from fedmlh.federated.broadcast import largest_payload
 from fedmlh.federated.client import Client, keeps_state
-from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims, unpack
+from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, claims
 from fedmlh.federated.task import Seeds, Task
+from fedmlh.federated.validate import read_broadcast
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
-from fedmlh.model.local_training import Shard, draw_orders
-from fedmlh.model.local_training import train as train_shard
+from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.threads import one_thread
 from fedmlh.oneround.exchange import RESULT, SUMS, Respondent
+from fedmlh.parts import find_sources
 from fedmlh.randomness import generator
 from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.consent import HOW_TO_AGREE, check_consent, check_points
+from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.keys import make_node_key, write_secret
-from fedmlh.sites.matrices import pack_matrices, unpack_matrices
 from fedmlh.sites.memory import MemoryFile
 from fedmlh.sites.private import private_files
 from fedmlh.storage import Sealed, read_checked, write_atomically, write_checked, write_sealed
@@ -46,7 +47,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Points:
-    """What a site trains on, with the labels it knows, and what it holds out, over the federation's labels."""
+    """A `Split` that a site trains on, over the labels it knows, and one held out, over the federation's labels."""
 
     train: Split
     labels: Labels
@@ -54,7 +55,7 @@ class Points:
 
 
 def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell = lambda line: None) -> Points:
-    """A site's data in the federation's terms, or a UserError with the field in which they differ.
+    """Return a site's data in the federation's terms, or raise a UserError with the field in which they differ.
 
     The training part is trained on, the test part held out.
     """
@@ -74,7 +75,7 @@ def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell =
 
 
 def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> Split:
-    """The same points with the federation's number of features; svmlight files do not say how many there are."""
+    """Return points with the federation's number of features; svmlight files do not say how many there are."""
     mine, agreed = dataset.num_features, agreement.num_features
     if mine != agreed and (dataset.first_feature is None or mine > agreed):
         raise UserError(f"{data}: num_features differs: {mine:,} here, {agreed:,} in the federation")
@@ -83,7 +84,7 @@ def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> 
 
 
 def translate(agreement: Agreement, points: Points, source: str, tell: Tell = lambda line: None) -> Points:
-    """Points with the site's own labels in the federation's terms.
+    """Return points with the site's own labels in the federation's terms.
 
     A label is looked up by its canonical key, then its name. By name, a label that the catalogue does not list is
     trained on all the same: its bucket follows from its name. By number, it cannot be.
@@ -121,7 +122,7 @@ def translate(agreement: Agreement, points: Points, source: str, tell: Tell = la
 
 
 def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
-    """Label columns in their new places; those with place -1 are left out."""
+    """Return label columns in their new places; those with place -1 are left out."""
     columns = places[Y.indices]
     rows = np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))[columns >= 0]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=Y.shape[0]))])
@@ -138,10 +139,12 @@ def create_site(
     agreement.number(site)
     check_consent(agreement, site, open_statistics)
     check_points(agreement.config, site, len(points.train))
+    parts = find_sources(agreement.config.foreign)
     with hold(folder), private_files():
         if not is_empty(folder):
             raise UserError(f"{folder} is not empty: choose another --out")
         folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
+        keep_parts(folder / "parts", parts)
         return _write_site(folder, agreement, site, points)
 
 
@@ -179,7 +182,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.agreement = Agreement.load(folder / "agreement", folder)
+        self.agreement = Agreement.load(folder / "agreement", folder, folder / "parts")
         sealed = Sealed(folder / "shard", folder)
         try:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
@@ -195,21 +198,19 @@ class Site:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{folder} is not a site's folder ({type(error).__name__}: {error})") from None
 
-    def answer(self, broadcast: bytes) -> bytes:
-        """The update that answers a broadcast; what the client keeps is on disk before the update is sent."""
+    def answer(self, message: bytes) -> bytes:
+        """Return the reply to a broadcast or a request; what the client keeps is on disk before the reply is sent."""
         task = self.agreement.task
         if task.config.training == "one-round":
-            if not (task.config.correct and claims(BroadcastHeader, broadcast)):
-                return self._answer_request(broadcast)
+            if not (task.config.correct and claims(BroadcastHeader, message)):
+                return self._answer_request(message)
             task = task.networks
-        # Whatever a broadcast may carry; what this one does is checked by the client itself.
-        header, _ = unpack(BroadcastHeader, broadcast, 2 * largest_payload(task))
-        memory = MemoryFile(self.folder / "memory")
-        seeds = Seeds(header.seed, tuple(header.label_seeds), tuple(header.feature_seeds))
+        broadcast = read_broadcast(message, self.number, task)
+        run, memory = broadcast.header.run, MemoryFile(self.folder / "memory")
         with one_thread():
-            update, staged = self._client(task, seeds).answer(broadcast, memory.load(header.run))
+            update, staged = self._client(task, broadcast.seeds).follow(broadcast, memory.load(run))
         if keeps_state(task.config):
-            memory.save(header.run, staged)
+            memory.save(run, staged)
         return update
 
     def _answer_request(self, request: bytes) -> bytes:
@@ -230,14 +231,13 @@ class Site:
             write_checked(self.folder / part, bytes(payload))
 
     def _client(self, task: Task, seeds: Seeds) -> Client:
-        """The client with its points hashed by these seeds: as an earlier message left them, or now."""
+        """Return the client with its points hashed by these seeds: as an earlier message left them, or now."""
         train = self.points.train
         known = self._read_prepared(task)
         if known is not None and known[0] == seeds:
             return Client.from_shard(task, self.number, seeds, known[1], CPU)
         client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU)
-        if task.accepts(seeds):
-            self._write_prepared(task, seeds, client.prepare(seeds))
+        self._write_prepared(task, seeds, client.prepare(seeds))
         return client
 
     def warm_up(self) -> None:
@@ -255,7 +255,7 @@ class Site:
             train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
     def _read_prepared(self, task: Task) -> tuple[Seeds, Shard] | None:
-        """The hashed points that an earlier message left, where they are whole and of these terms."""
+        """Return the hashed points that an earlier message left, if they are whole and of these terms."""
         try:
             first, _, rest = read_checked(self.folder / "prepared").partition(b"\n")
             about = json.loads(first)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.task import TRAINING, Task
@@ -33,7 +33,7 @@ PRESET = "recommended"
 LABELS = {"hashed": (HASHED,), "identity": (IDENTITY,), "both": (HASHED, IDENTITY)}
 TRAININGS = {"rounds": (ROUNDS,), "one-round": (ONCE,), "both": (ROUNDS, ONCE)}
 #: What --set gives to the side of one round alone.
-_ONCE_ONLY = {"point_bits", "feature_slots", "ridge", "count_power", "correct", "model_mib", "keep_sums"}
+_ONCE_ONLY = {name for name, setting in SETTINGS.items() if setting.section.training == "one-round"}
 #: What --set cannot change: the test part is not read, and nothing else may choose.
 _CLOSED = {"data", "selection", "test_every_round", "local_baseline"}
 #: The forecast of one round is off by at most so much (docs/one-round.md).
@@ -157,7 +157,7 @@ class Goal:
     def settings(self) -> dict[str, Any]:
         """All on which trials depend: a search is resumed with the same."""
         starts = {
-            side.name: {name: value for name, value in dataclasses.asdict(side.start).items() if name not in _FREE}
+            side.name: {name: value for name, value in side.start.as_dict().items() if name not in _FREE}
             for side in self.sides
         }
         return {

@@ -131,7 +131,7 @@ def _tell_settings(row: Row, side: Side) -> str:
         identity = config.label_map == "identity"
         said.append("output per label" if identity else f"{config.num_tables} × {config.num_buckets:,} buckets")
     else:
-        identity = config.algorithm == "fedavg"
+        identity = config.is_fedavg
         said.append("output per label" if identity else f"{config.num_tables} × {config.num_buckets:,} buckets")
         features = "all features" if config.feature_map == "none" else f"{config.feature_dim:,} features"
         said.append(f"{features}, hidden {'·'.join(map(str, config.hidden_sizes))}, step {config.learning_rate:g}")

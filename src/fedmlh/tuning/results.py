@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.storage import write_atomically
 from fedmlh.tuning.search import FINISHED, Row
 
 MIB = 2**20
 #: Settings that tell trials apart, in the order of the table: of both sides, of networks, of one round.
-_COMMON = ("training", "algorithm", "label_map", "num_tables", "num_buckets")
+_COMMON = ("training", "label_map", "num_tables", "num_buckets")
 _NETWORKS = (
     *("feature_map", "feature_dim", "hidden_sizes", "learning_rate", "learning_rate_decay", "loss", "loss_tau"),
     *("output_bias", "model_average", "batch_size", "local_epochs"),
@@ -81,7 +81,6 @@ def _list_settings(config: Config | None) -> list[Any]:
     if config is None:
         return [""] * len(names)
     idle = {*(_NETWORKS if config.training == "one-round" else _LINEAR)}
-    if config.algorithm == "fedavg" or (config.training == "one-round" and config.label_map == "identity"):
-        idle |= {"num_tables", "num_buckets"}
+    idle |= {name for name in _COMMON if SETTINGS[name].is_idle(config)}
     values = ["" if name in idle else getattr(config, name) for name in names]
     return [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]

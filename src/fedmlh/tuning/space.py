@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedmlh.config import Config
+from fedmlh.config import SETTINGS, Config
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.sizing import (
@@ -17,6 +17,7 @@ from fedmlh.sizing import (
     FEWEST_INPUTS,
     NARROWEST,
     RULE,
+    SIZED,
     WIDEST,
     Shape,
     choose_sizes,
@@ -26,24 +27,11 @@ from fedmlh.sizing import (
 
 ROUNDS, ONCE = "rounds", "one-round"
 IDENTITY, HASHED = "identity", "hashed"
-#: Knobs that are settings of the same name, on either side.
-_PLAIN = (
-    *("learning_rate_decay", "loss_tau", "model_average", "output_bias", "batch_size", "local_epochs"),
-    *("ridge", "count_power", "correct"),
-)
 #: Settings that knobs of another name decide, and what to use instead of --set.
 _DECIDED = {
-    "algorithm": "--labels",
-    "label_map": "--labels",
-    "training": "--training",
-    "num_tables": "--start",
-    "num_buckets": "--start",
-    "feature_dim": "--start",
-    "hidden_sizes": "--start",
-    "sizes": "--start",
-    "learning_rate": "--start",
-    "budget_mib": "--budget",
-    "seed": "--seed",
+    **dict.fromkeys((*SIZED, "sizes", "learning_rate"), "--start"),
+    **dict.fromkeys(("algorithm", "label_map"), "--labels"),
+    **{"training": "--training", "budget_mib": "--budget", "seed": "--seed"},
 }
 
 
@@ -121,14 +109,15 @@ class Networks:
     def of(cls, config: Config, shape: Shape, labels: Sequence[str], budget: int, fixed: Sequence[str]) -> "Networks":
         """Set up the search around a config; settings named in `fixed` stay as they are."""
         start = size_networks(config, shape, labels[0], budget)
-        own = HASHED if start.algorithm == "fedmlh" else IDENTITY
+        own = IDENTITY if start.is_fedavg else HASHED
         if own not in labels:
             raise UserError(f"{config.name} has {own} labels, which --labels leaves out: choose another --start")
+        tables = SETTINGS["num_tables"].default if start.is_fedavg else start.num_tables
         root = math.sqrt(shape.labels)
         most = min(24.0, root)
         knobs = [
             Knob("labels", own, tuple(labels)),
-            _span("tables", start.num_tables, 2, 32, log=True, whole=True, labels=HASHED),
+            _span("tables", tables, 2, 32, log=True, whole=True, labels=HASHED),
             _span("buckets", start.num_buckets / root, min(1.5, most), most, log=True, labels=HASHED),
         ]
         if config.feature_map != "none":
@@ -153,16 +142,13 @@ class Networks:
     def build(self, values: dict[str, Any]) -> Config:
         """Return the config that values stand for: a hidden layer as wide as the budget leaves."""
         tables, outputs = 1, self.shape.labels
-        changes: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
-        changes |= {"algorithm": "fedavg", "label_map": self.config.label_map}
+        changes: dict[str, Any] = {**_pick_settings(values), "algorithm": "fedavg"}
         if values["labels"] == HASHED:
             tables, outputs = values["tables"], _count_buckets(values["buckets"], self.shape.labels)
-            changes |= {"algorithm": "fedmlh", "num_tables": tables, "num_buckets": outputs}
             # Hashing into as many buckets as there are labels would only let some of them collide.
-            if outputs == self.shape.labels and self.config.label_key == "id":
-                changes["label_map"] = "identity"
-            elif self.config.label_map == "identity":
-                changes["label_map"] = "murmur3"
+            whole = outputs == self.shape.labels and self.config.label_key == "id"
+            label_map = "identity" if whole else _hash_labels(self.config)
+            changes = {**_pick_settings(values), "label_map": label_map, "num_tables": tables, "num_buckets": outputs}
         inputs, share = self.shape.features, values.get("features", 1.0)
         if share < 1:
             inputs = min(inputs, max(min(FEWEST_INPUTS, inputs), round(share * inputs)))
@@ -193,9 +179,8 @@ class Linear:
         own = IDENTITY if start.label_map == "identity" else HASHED
         if own not in labels:
             (own,) = labels
-            hashing = "murmur3" if config.label_map == "identity" else config.label_map
             buckets = min(shape.labels, max(FEWEST_BUCKETS, min(5000, shape.labels // 8)))
-            hashed = {"label_map": hashing, "num_tables": 8, "num_buckets": buckets}
+            hashed = {"label_map": _hash_labels(config), "num_tables": 8, "num_buckets": buckets}
             start = start.replace(**(hashed if own == HASHED else {"label_map": "identity"}))
         root = math.sqrt(shape.labels)
         most = min(root, 5000 / root)
@@ -216,12 +201,12 @@ class Linear:
 
     def build(self, values: dict[str, Any]) -> Config:
         """Return the config that values stand for."""
-        changes = {name: values[name] for name in _PLAIN if name in values}
+        changes = _pick_settings(values)
         if values["labels"] == IDENTITY:
             changes["label_map"] = "identity"
         else:
             changes |= {
-                "label_map": "murmur3" if self.start.label_map == "identity" else self.start.label_map,
+                "label_map": _hash_labels(self.start),
                 "num_tables": values["tables"],
                 "num_buckets": _count_buckets(values["buckets"], self.shape.labels),
             }
@@ -247,8 +232,21 @@ def size_networks(config: Config, shape: Shape, labels: str, budget: int) -> Con
     """Return the config of the first trial."""
     if config.sizes == "given":
         return config
-    algorithm = "fedavg" if labels == IDENTITY else "fedmlh"
-    return choose_sizes(config.replace(algorithm=algorithm, budget_mib=budget / 2**20), shape)[0]
+    if labels == IDENTITY:
+        config = config.replace(algorithm="fedavg")
+    elif config.is_fedavg:
+        config = config.replace(label_map=_hash_labels(config))
+    return choose_sizes(config.replace(budget_mib=budget / 2**20), shape)[0]
+
+
+def _pick_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of knobs that are settings of the same name."""
+    return {name: value for name, value in values.items() if name in SETTINGS}
+
+
+def _hash_labels(config: Config) -> str:
+    """Return the label map of a config, or the usual one if it does not hash."""
+    return str(SETTINGS["label_map"].default) if config.label_map == "identity" else config.label_map
 
 
 def _find_rate(config: Config) -> float:

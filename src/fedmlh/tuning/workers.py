@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
+from fedmlh.parts import list_sources, load_source
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def work_apart(search: Search, config: Config, jobs: int) -> None:
     try:
         while len(workers) < jobs and (order := search.next()) is not None:
             here, there = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(there, config, threads), daemon=True)
+            process = spawn.Process(target=_serve, args=(there, list_sources(), config, threads), daemon=True)
             process.start()
             there.close()
             here.send(order)
@@ -110,12 +111,14 @@ def _answer(
         workers[pipe] = (process, following)
 
 
-def _serve(pipe: connection.Connection, config: Config, threads: int) -> None:
+def _serve(pipe: connection.Connection, sources: Sequence[tuple[str, bytes]], config: Config, threads: int) -> None:
     """Train what comes through the pipe, in a process that lives no longer than the one that started it."""
     # Ctrl-C reaches all processes of a terminal: the search says what becomes of the trials.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    for source in sources:
+        load_source(*source)
     dataset = open_dataset(config, training_only=True)
 
     def heed(order: Order) -> bool:

@@ -74,7 +74,7 @@ def readable_archive(archive: Path) -> Iterator[None]:
 
 
 def list_members(archive: Path, room: int) -> Iterator[Member]:
-    """The plain files of a zip or tar file; folders and links are passed over.
+    """List the plain files of a zip or tar file, and pass over folders and links.
 
     Nothing of a tar file is taken beyond `room` bytes, its headers included.
     """
@@ -91,5 +91,5 @@ def list_members(archive: Path, room: int) -> Iterator[Member]:
 
 @contextmanager
 def _stay_open(member: Source) -> Iterator[Source]:
-    """A member of a tape has nothing to close."""
+    """Give a member of a tape, which has nothing to close, to a `with`."""
     yield member

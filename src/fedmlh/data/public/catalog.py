@@ -1,4 +1,4 @@
-"""Public data sets by name: where each is to be had, and the counts by which a copy is recognised."""
+"""Public data sets by name: where to get each, and the counts by which a copy is recognised."""
 
 import difflib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Counts:
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Counts":
-        """The sizes of a data set at hand."""
+        """Return the sizes of a data set that has been read."""
         return cls(len(dataset.train), len(dataset.test), dataset.num_features, dataset.num_labels)
 
 
@@ -36,7 +36,7 @@ class Entry:
 
 
 def on_drive(title: str, file_id: str, counts: Counts, name: str = "", in_paper: bool = False) -> Entry:
-    """A file of Google Drive; `confirm` passes by the page that warns of files too large for a virus scan."""
+    """Describe a file of Google Drive; `confirm` skips the page that warns of files too large for a virus scan."""
     return Entry(
         name or title.lower(),
         title,
@@ -93,7 +93,7 @@ CATALOG = {entry.name: entry for entry in ENTRIES}
 
 
 def find(name: str) -> Entry:
-    """The entry of a name, or of the repository's title, in any case."""
+    """Return the entry of a name, or of the repository's title, in upper or lower case."""
     by_name = {entry.title.lower(): entry for entry in CATALOG.values()} | CATALOG
     if name.lower() not in by_name:
         near = difflib.get_close_matches(name.lower(), by_name, n=1)

@@ -1,4 +1,4 @@
-"""One file over HTTP: an interrupted download goes on where it stopped, unless the file has changed since."""
+"""One file over HTTP: an interrupted download resumes where it stopped, unless the file has changed since."""
 
 import errno
 import fcntl
@@ -29,12 +29,12 @@ Watch = Callable[[int, int | None], None]
 
 
 class NoDownload(UserError):
-    """A file that could not be had, and why."""
+    """A file that could not be downloaded, and why."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a server said of the file whose beginning lies on disk: a file it says otherwise of is another file."""
+    """What a server said of the file whose beginning lies on disk; if it now says otherwise, it is another file."""
 
     url: str
     size: int | None
@@ -43,11 +43,11 @@ class Origin:
 
     @property
     def validator(self) -> str | None:
-        """What asks for the rest of this very file; a weak ETag does not tell bytes apart."""
+        """The header that asks for the rest of this very file; a weak ETag does not tell bytes apart."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
     def fits(self, other: "Origin") -> bool:
-        """Whether nothing speaks against both being the same file."""
+        """Return whether both may be the same file: nothing that both say differs."""
         pairs = ((self.size, other.size), (self.etag, other.etag), (self.modified, other.modified))
         return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
@@ -76,7 +76,7 @@ def download(url: str, target: Path, watch: Watch) -> None:
 
 
 def open_part(path: str, flags: int) -> int:
-    """Open what came of a file so far; its name is known to all, so that a planted link or pipe is not followed."""
+    """Open the part of a file that has arrived; a link or pipe planted under its name is not followed."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -85,7 +85,7 @@ def open_part(path: str, flags: int) -> int:
 
 
 def lock(file: BinaryIO, part: Path) -> None:
-    """Two downloads into one file would mix."""
+    """Refuse a second download into one file: the two would mix."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,7 +93,7 @@ def lock(file: BinaryIO, part: Path) -> None:
 
 
 def receive(url: str, file: BinaryIO, note: Path, watch: Watch) -> None:
-    """Write to `file` what it lacks, or everything where its beginning is not known to be that of the same file."""
+    """Write to `file` what it lacks, or everything if its beginning may be that of another file."""
     known = read_note(note)
     done = file.tell() if known is not None and known.url == url and known.validator else 0
     response = connect(url, done, known)
@@ -121,7 +121,7 @@ def receive(url: str, file: BinaryIO, note: Path, watch: Watch) -> None:
 
 
 def read_note(note: Path) -> Origin | None:
-    """What was noted of the beginning on disk; a note that is damaged is as good as none."""
+    """Return what was noted of the beginning on disk; None if there is no note, or a damaged one."""
     try:
         origin = Origin(**parse_json(read_bytes(note, _MOST_NOTE)))
     except (FileNotFoundError, UserError, ValueError, TypeError):
@@ -131,7 +131,7 @@ def read_note(note: Path) -> Origin | None:
 
 
 def connect(url: str, start: int, known: Origin | None) -> HTTPResponse:
-    """The server's answer to a request for all from byte `start` on."""
+    """Request everything from byte `start` on, and return the server's answer."""
     headers = {"User-Agent": "fedmlh", "Accept-Encoding": "identity"}
     if start and known is not None and known.validator:
         headers |= {"Range": f"bytes={start}-", "If-Range": known.validator}
@@ -152,7 +152,7 @@ def connect(url: str, start: int, known: Origin | None) -> HTTPResponse:
 
 
 def read_head(url: str, response: HTTPResponse) -> tuple[int, Origin]:
-    """The byte that an answer starts with and what it says of the file; an answer that is no file is refused."""
+    """Return the byte that an answer starts with and what it says of the file; refuse an answer that is no file."""
     headers: HTTPMessage = response.headers
     problem = None
     if headers.get_content_type() == "text/html":
@@ -173,7 +173,7 @@ def read_head(url: str, response: HTTPResponse) -> tuple[int, Origin]:
 
 
 def read_block(response: HTTPResponse, done: int, size: int | None) -> bytes:
-    """The next bytes, none at the end."""
+    """Return the next bytes, none at the end."""
     try:
         return response.read(BLOCK_BYTES)
     except (OSError, HTTPException) as problem:
@@ -181,6 +181,6 @@ def read_block(response: HTTPResponse, done: int, size: int | None) -> bytes:
 
 
 def describe_stop(done: int, size: int | None, reason: str) -> str:
-    """How far a download came, and that nothing of it is lost."""
+    """Say how far a download came, and that nothing of it is lost."""
     whole = "" if size is None else f" of {size:,}"
     return f"it stopped after {done:,}{whole} bytes ({reason}), and the same command goes on from there"

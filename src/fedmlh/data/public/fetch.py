@@ -1,4 +1,4 @@
-"""From a data set's name to a folder that `load` reads: downloaded, unpacked, converted and counted, or not there."""
+"""From a data set's name to a folder that `load` reads: downloaded, unpacked, converted and counted, or not made."""
 
 import hashlib
 import json
@@ -85,7 +85,7 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
 
 
 def check_source(source: Path) -> None:
-    """Refuse what is not there, and what could be read for ever: a device, a pipe."""
+    """Refuse what does not exist, and what has no end: a device, a pipe."""
     if not source.exists():
         raise UserError(f"{source}: there is no such file or folder")
     if not source.is_file() and not source.is_dir():
@@ -93,7 +93,7 @@ def check_source(source: Path) -> None:
 
 
 def recall(entry: Entry, target: Path) -> Fetched:
-    """What an earlier call has put there; anything else is left alone."""
+    """Return what an earlier call has put there; anything else is left alone, and refused."""
     try:
         record = parse_json(read_bytes(target / RECORD, _MOST_RECORD))
         if record["name"] == entry.name:
@@ -134,7 +134,7 @@ def build(entry: Entry, source: Path, target: Path, draft: Path, watch: Watch) -
 
 
 def open_archive(entry: Entry, archive: Path, folder: Path, watch: Watch) -> str:
-    """Unpack what a reader understands, and tell the archive's SHA-256."""
+    """Unpack what a reader understands, and return the archive's SHA-256."""
     watch("checking", 0, None)
     digest = compute_digest(archive)
     if entry.sha256 not in (None, digest):
@@ -148,13 +148,13 @@ def open_archive(entry: Entry, archive: Path, folder: Path, watch: Watch) -> str
 
 
 def compute_digest(path: Path) -> str:
-    """The SHA-256 of a file of any size."""
+    """Return the SHA-256 of a file of any size."""
     with readable(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_features(folder: Path) -> Dataset:
-    """The data set in an unpacked archive; not by way of the cache, which would keep it for a folder that goes."""
+    """Read the data set in an unpacked archive, without the cache, which would keep it for a folder that is removed."""
     layout = recognise_single(folder, "xmc")
     if layout is None:
         raise UserError(f"{folder}: holds no pair of files that could be the data set, such as train.txt and test.txt")
@@ -162,7 +162,7 @@ def read_features(folder: Path) -> Dataset:
 
 
 def check_counts(entry: Entry, found: Counts, source: Path) -> None:
-    """Refuse what is whole and yet another data set, or another version of this one."""
+    """Refuse another data set, or another version of this one."""
     wanted, got = asdict(entry.counts), asdict(found)
     names = {"train": "training points", "test": "test points", "features": "features", "labels": "labels"}
     wrong = [

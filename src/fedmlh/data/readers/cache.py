@@ -1,4 +1,4 @@
-"""Parsed data sets kept on disk, so that text is parsed once; a cache that fails is as if it were not there."""
+"""Parsed data sets kept on disk, so that text is parsed once; a cache that fails is ignored."""
 
 import contextlib
 import hashlib
@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from fedmlh.data.csr import join_arrays, list_arrays
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.data.matrix import build_features, check_csr
+from fedmlh.data.matrix import build_features
 from fedmlh.data.readers.layout import Layout
 from fedmlh.data.readers.npz import DAMAGED, read_array
 from fedmlh.data.text import TextFeatures
@@ -29,13 +31,12 @@ PARSER_VERSION = 2
 #: A file younger than this may be written again without its time of change showing it.
 SETTLED_NS = 2_000_000_000
 MATRICES = ("X", "Y", "excluded")
-FIELDS = ("data", "indices", "indptr")
 
 Key = dict[str, Any]
 
 
 def find_cache() -> Path:
-    """The folder of the cache: $FEDMLH_CACHE, else the place where caches go."""
+    """Return the folder of the cache: $FEDMLH_CACHE, or else the usual place for caches."""
     own = os.environ.get("FEDMLH_CACHE")
     if own:
         return Path(own)
@@ -44,7 +45,7 @@ def find_cache() -> Path:
 
 
 def describe_source(layout: Layout, settings: dict[str, Any]) -> Key:
-    """Everything that decides what a load gives."""
+    """Describe everything that decides what a load returns."""
     folder = layout.folder.resolve()
     kinds = [site.kind for site in layout.sites] or [layout.kind]
     stats = [(path, path.stat()) for path in layout.files()]
@@ -54,18 +55,18 @@ def describe_source(layout: Layout, settings: dict[str, Any]) -> Key:
 
 
 def is_settled(key: Key, now_ns: int) -> bool:
-    """Whether the files were left alone long enough that their times tell one state from the next."""
+    """Return whether the files are old enough for their times to tell one state from the next."""
     return all(now_ns - changed > SETTLED_NS for _, _, changed in key["files"])
 
 
 def locate(key: Key) -> Path:
-    """The file of a folder and settings; an older state of the folder is overwritten, not kept."""
+    """Return the cache file of a folder and its settings; a new state of the folder overwrites the old one."""
     name = json.dumps([key["folder"], key["settings"]], sort_keys=True)
     return find_cache() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.npz"
 
 
 def fetch(key: Key) -> Dataset | None:
-    """The cached data set of exactly this source, or None."""
+    """Return the cached data set of exactly this source, or None."""
     try:
         with open_regular(locate(key), MOST_BINARY) as file, zipfile.ZipFile(file) as archive:
             meta = json.loads(read_array(archive, "meta").tobytes())
@@ -87,29 +88,25 @@ def fetch(key: Key) -> Dataset | None:
 
 
 def read_split(archive: zipfile.ZipFile, part: str, arrays: list[str]) -> Split:
-    """One part, checked like a file from outside."""
+    """Read one part, checked like a file from outside."""
     matrices: dict[str, csr_matrix | None] = dict.fromkeys(MATRICES)
     for name in MATRICES:
         prefix = f"{part}.{name}"
         if f"{prefix}.shape" in arrays:
-            data, indices, indptr = (read_array(archive, f"{prefix}.{field}") for field in FIELDS)
-            rows, columns = read_array(archive, f"{prefix}.shape").tolist()
-            check_csr(prefix, data, indices, indptr, (rows, columns))
-            matrices[name] = build_features(prefix, data, indices, indptr, (rows, columns))[0]
+            found = join_arrays(prefix, partial(read_array, archive), prefix)
+            matrices[name] = build_features(prefix, found.data, found.indices, found.indptr, found.shape)[0]
     sites = read_array(archive, f"{part}.sites") if f"{part}.sites" in arrays else None
     return Split(matrices["X"], matrices["Y"], matrices["excluded"], sites)
 
 
 def store(key: Key, dataset: Dataset) -> None:
-    """Keep a data set; a disk that is full or not ours to write on changes nothing."""
+    """Keep a data set; if the disk is full or read-only, do nothing."""
     arrays: dict[str, np.ndarray] = {}
     for part, split in (("train", dataset.train), ("test", dataset.test)):
         for name in MATRICES:
             matrix = getattr(split, name)
             if matrix is not None:
-                for field in FIELDS:
-                    arrays[f"{part}.{name}.{field}"] = getattr(matrix, field)
-                arrays[f"{part}.{name}.shape"] = np.array(matrix.shape, np.int64)
+                arrays |= list_arrays(f"{part}.{name}", matrix)
         if split.sites is not None:
             arrays[f"{part}.sites"] = split.sites
     meta = {
@@ -135,7 +132,7 @@ def store(key: Key, dataset: Dataset) -> None:
 
 @contextmanager
 def take_turn(key: Key) -> Iterator[None]:
-    """Wait while another process makes the same entry; a cache that cannot be written makes nobody wait."""
+    """Wait while another process makes the same entry, unless the cache cannot be written."""
     with ExitStack() as stack:
         with contextlib.suppress(OSError, RuntimeError):
             target = locate(key)

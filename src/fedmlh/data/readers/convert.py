@@ -1,4 +1,4 @@
-"""Writing a data set in a format that `load` reads back to the same values."""
+"""Data sets written to files that `load` reads back to the same values."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,12 +57,12 @@ def check_names(dataset: Dataset) -> None:
 
 
 def own_points(split: Split, site: int) -> Split:
-    """The points of one site."""
+    """Return the points of one site."""
     return split.take(np.flatnonzero(split.sites == site))
 
 
 def write_parts(folder: Path, train: Split, test: Split, labels: Labels, data_format: str) -> None:
-    """Both parts and the files that stand beside them."""
+    """Write both parts and the files beside them."""
     WRITERS[data_format](folder, train, test)
     lines = (f"{key}\t{name}\n" for key, name in zip(labels.keys, labels.names, strict=True))
     write_lines(folder / "labels.txt", lines)
@@ -73,29 +73,29 @@ def write_parts(folder: Path, train: Split, test: Split, labels: Labels, data_fo
 
 
 def write_lines(path: Path, lines: Iterator[str]) -> None:
-    """A UTF-8 file with one kind of line end on all systems."""
+    """Write a UTF-8 file with the same line ends on all systems."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
 
 
 def write_npz(folder: Path, train: Split, test: Split) -> None:
-    """X and Y of both parts, compressed."""
+    """Write X and Y of both parts, compressed."""
     for part, split in (("trn", train), ("tst", test)):
         save_npz(folder / f"X.{part}.npz", csr_matrix(split.X))
         save_npz(folder / f"Y.{part}.npz", csr_matrix(split.Y))
 
 
 def write_xmc(folder: Path, train: Split, test: Split) -> None:
-    """The repository's text files: a header, features from 0."""
+    """Write the repository's text files: a header, features from 0."""
     for part, split in (("train", train), ("test", test)):
         header = f"{len(split)} {split.X.shape[1]} {split.Y.shape[1]}\n"
         write_lines(folder / f"{part}.txt", (line for lines in ([header], format_rows(split, 0)) for line in lines))
 
 
 def write_svmlight(folder: Path, train: Split, test: Split) -> None:
-    """Files with no header, features from 1.
+    """Write files without a header, features from 1.
 
-    A zero for the last feature tells a reader how many there are, and makes a line of a point that has nothing.
+    A zero for the last feature tells a reader how many features there are, and gives a point without any a line.
     """
     last = train.X.shape[1]
     for part, split in (("train", train), ("test", test)):
@@ -103,7 +103,7 @@ def write_svmlight(folder: Path, train: Split, test: Split) -> None:
 
 
 def add_zeros(lines: Iterator[str], last: int) -> Iterator[str]:
-    """The lines, with a zero for feature `last` in the first one and in those that would be blank."""
+    """Yield the lines, with a zero for feature `last` in the first one and in those that would be blank."""
     for row, line in enumerate(lines):
         has_last = line.rsplit(" ", 1)[-1].startswith(f"{last}:")
         needs_zero = not line.strip() or (row == 0 and not has_last)
@@ -111,7 +111,7 @@ def add_zeros(lines: Iterator[str], last: int) -> Iterator[str]:
 
 
 def format_rows(split: Split, base: int) -> Iterator[str]:
-    """A line `l1,l2 f:v f:v` for each point."""
+    """Yield a line `l1,l2 f:v f:v` per point."""
     X, Y = split.X, split.Y
     for start in range(0, len(split), ROWS_AT_ONCE):
         stop = min(start + ROWS_AT_ONCE, len(split))
@@ -125,7 +125,7 @@ def format_rows(split: Split, base: int) -> Iterator[str]:
 
 
 def format_values(values: np.ndarray) -> list[str]:
-    """The shortest decimals that read back as the same float32."""
+    """Return the shortest decimals that read back as the same float32."""
     shortest = values.astype(str)
     # A reader rounds twice, by way of float64; the few values that this would change are written in full.
     wrong = shortest.astype(np.float64).astype(np.float32) != values

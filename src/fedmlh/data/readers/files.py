@@ -1,4 +1,4 @@
-"""The door for data files: they open here, what a broken one raises becomes one sentence, and no bomb goes off.
+"""Data files are opened here: what a broken one raises becomes one sentence, and no packed bomb goes off.
 
 Packing hides how large a file is. The limits below are far from what data needs, and hold while a file is read: what
 they refuse has not been taken into memory.
@@ -21,7 +21,7 @@ MAX_RATIO = 50
 SPARE_BYTES = 32 << 20
 #: The longest line of a text file: a point with half a million features, or a text of a thousand pages.
 MAX_LINE = 8 << 20
-#: What to do with a packed text that is honest all the same.
+#: What to do with a packed text that is refused and yet honest.
 GUNZIP = "unpack it with gunzip and pass what comes out"
 #: Ten thousand files in a zip; the list of them is all of it that is read at once.
 _MAX_LIST = 1 << 20
@@ -43,7 +43,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int, instead: str) -> None:
-    """Refuse a file whose content, as far as it is known, is out of proportion to its size."""
+    """Refuse a file whose content, as far as it has been read, is out of proportion to its size."""
     if unpacked > MAX_RATIO * packed + SPARE_BYTES:
         raise UserError(
             f"{path}: unpacks to more than {MAX_RATIO} times its size, as no data does; if you trust it, {instead}"
@@ -74,12 +74,12 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked where its name ends in .gz."""
+    """Open a file's bytes, unpacked if its name ends in .gz."""
     return io.BufferedReader(_Unpacked(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line of a UTF-8 file; LF and CRLF both end a line, and nothing else does."""
+    """Yield number and text of each line of a UTF-8 file; LF and CRLF both end a line, and nothing else does."""
     with readable(path), open_bytes(path) as file:
         lineno = 0
         while line := file.readline(MAX_LINE + 1):

@@ -1,9 +1,8 @@
 """Data from files, whatever their format: `load` for a data set, `read_points` for points to predict."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +10,19 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.readers import cache
+from fedmlh.data.readers.door import check_folder
 from fedmlh.data.readers.files import open_bytes, read_lines, readable
-from fedmlh.data.readers.jsonl import read_jsonl, read_lf, read_texts
-from fedmlh.data.readers.layout import FORMATS, Layout, recognise
-from fedmlh.data.readers.npz import read_features, read_npz
+from fedmlh.data.readers.jsonl import read_texts
+from fedmlh.data.readers.layout import Layout, Reader, recognise
+from fedmlh.data.readers.npz import read_features
 from fedmlh.data.readers.raw import RawFolder, RawPart, merge_sites
-from fedmlh.data.readers.xmc import (
-    build_points,
-    find_bounds,
-    read_svmlight,
-    read_svmlight_file,
-    read_xmc,
-    read_xmc_apart,
-    read_xmc_file,
-    shift_features,
-)
+from fedmlh.data.readers.xmc import build_points, read_svmlight_file, read_xmc_file, shift_features
 from fedmlh.data.text import DEFAULT_DIM, KINDS, TextFeatures
 from fedmlh.errors import UserError
+from fedmlh.parts import OWN, blame, find, find_foreign
 
-READERS: dict[str, Callable[[Layout], RawFolder]] = {
-    "npz": read_npz,
-    "xmc": read_xmc,
-    "xmc-apart": read_xmc_apart,
-    "svmlight": read_svmlight,
-    "jsonl": read_jsonl,
-    "lf": read_lf,
-}
+#: Formats that never hold text, so that how text becomes features does not matter.
+_FEATURES = {"npz", "xmc", "svmlight"}
 
 
 def load(
@@ -47,7 +33,7 @@ def load(
     text_dim: int = DEFAULT_DIM,
     training_only: bool = False,
 ) -> Dataset:
-    """The data set in a folder, recognised by its files; text becomes features the given way.
+    """Load the data set in a folder, recognised by its files; text becomes features the given way.
 
     With `training_only` no file of the test part is opened: the first training point stands in its place.
     """
@@ -65,14 +51,18 @@ def load(
 def _load(
     layout: Layout, settings: dict[str, str | int], text_features: str, text_dim: int, hashing: TextFeatures
 ) -> Dataset:
-    """The data set of a recognised folder, from the cache where it is there."""
+    """Return the data set of a recognised folder, from the cache if it is there."""
     if layout.kinds == {"npz"}:
         return read(layout, text_features, hashing)
 
-    if layout.kinds & {"jsonl", "lf"}:
+    if layout.kinds - _FEATURES:
         settings["text_features"] = text_features
         if text_features == "hashing":
             settings["text_dim"] = text_dim
+    for kind in layout.kinds:
+        foreign = find_foreign("reader", kind)
+        if foreign is not None:  # another one of the same name may read something else
+            settings["reader"] = foreign.sha256
     began = time.time_ns()
     with readable(layout.folder):
         key = cache.describe_source(layout, settings)
@@ -93,7 +83,7 @@ def _load(
 
 
 def load_training(path: Path | str, data_format: str = "auto") -> Split:
-    """The training part of a folder; no file of the test part is opened. Text becomes hashed features."""
+    """Load the training part of a folder; no file of the test part is opened. Text becomes hashed features."""
     return load(path, data_format=data_format, training_only=True).train
 
 
@@ -104,22 +94,36 @@ def _leave_out_test(layout: Layout) -> Layout:
 
 
 def read_raw(layout: Layout) -> RawFolder:
-    """What the files of a recognised folder say."""
-    if layout.kind == "sites":
-        readers = dict(READERS)
-        if layout.kinds == {"svmlight"}:
-            readers["svmlight"] = partial(read_svmlight, bounds=find_bounds(layout.sites))
-        raw = merge_sites(layout.folder, {site.folder.name: readers[site.kind](site) for site in layout.sites})
+    """Read what the files of a recognised folder say."""
+    if layout.sites:
+        names = [site.folder.name for site in layout.sites]
+        raw = merge_sites(layout.folder, dict(zip(names, _read_folders(layout.sites), strict=True)))
     else:
-        raw = READERS[layout.kind](layout)
+        (raw,) = _read_folders([layout])
     for part, name in ((raw.train, "training"), (raw.test, "test")):
         if part.Y.shape[0] == 0:
             raise UserError(f"{layout.folder}: the {name} part has no points")
     return raw
 
 
+def _read_folders(layouts: Sequence[Layout]) -> list[RawFolder]:
+    kinds = {layout.kind for layout in layouts}
+    if len(kinds) > 1:
+        return [raw for layout in layouts for raw in _read_folders([layout])]
+    (kind,) = kinds
+    reader: Reader = find("reader", kind)
+    with blame("reader", kind, str(layouts[0].folder)):
+        if reader.read_sites is not None and len(layouts) > 1:
+            raws = reader.read_sites(layouts)
+        else:
+            raws = [reader.read(layout) for layout in layouts]
+        if find_foreign("reader", kind) is not None:
+            raws = [check_folder(str(layout.folder), raw) for layout, raw in zip(layouts, raws, strict=True)]
+    return raws
+
+
 def read(layout: Layout, text_features: str, hashing: TextFeatures) -> Dataset:
-    """The data set of a recognised folder, from its files."""
+    """Read the data set of a recognised folder from its files."""
     raw = read_raw(layout)
     text = None
     if raw.is_text:
@@ -142,14 +146,14 @@ def read_points(
     num_features: int | None = None,
     first_feature: int | None = None,
 ) -> csr_matrix | list[str]:
-    """Points to predict, from one file: features [n, d], or texts; labels are allowed and passed over.
+    """Read points to predict from one file: features [n, d], or texts; labels are allowed and passed over.
 
     `text` says that the model reads text, which makes a .txt file one document a line. `num_features` is the
     model's d. `first_feature` (0 or 1) says where svmlight features start, where the file cannot.
     """
     path = Path(path)
-    if data_format not in FORMATS:
-        raise UserError(f"data format {data_format!r} is not one of {', '.join(FORMATS)}")
+    if data_format not in ("auto", *OWN["reader"]):
+        raise UserError(f"data format {data_format!r}: single files are read as {', '.join(OWN['reader'])} or auto")
     if not path.is_file():
         raise UserError(f"{path}: should be a file with points to predict")
     name = path.name.removesuffix(".gz")
@@ -174,7 +178,7 @@ def read_points(
 
 
 def guess_format(path: Path, name: str, text: bool) -> str:
-    """The format of a single file, by its name; a .txt file of numbers is told by its header."""
+    """Return the format of a single file by its name; the header of a .txt file of numbers decides."""
     if name.endswith((".jsonl", ".json")) or (text and name.endswith(".txt")):
         return "text"
     if name.endswith(".npz"):
@@ -191,7 +195,7 @@ def guess_format(path: Path, name: str, text: bool) -> str:
 
 
 def read_svmlight_points(path: Path, num_features: int | None, first_feature: int | None) -> csr_matrix:
-    """Features of a file with no header; a file that fits both ways of counting features is not guessed at."""
+    """Read features of a file without a header; refuse a file that fits both ways of counting features."""
     if first_feature not in (None, 0, 1):
         raise UserError(f"the first feature is {first_feature}, and should be 0 or 1")
     rows, _ = read_svmlight_file(path)

@@ -1,4 +1,4 @@
-"""Raw text with labels: one JSON object a line, in our own layout or that of the repository's LF data sets."""
+"""Raw text with labels: one JSON object per line, in our own layout or that of the repository's LF data sets."""
 
 import json
 from array import array
@@ -13,17 +13,20 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.matrix import build_labels, check_labels, count_merged
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_files import read_filter, read_labels
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
+from fedmlh.parts import register
 
+#: The label file of the LF data sets; it belongs to both parts.
+LF_LABELS = "lbl.json.gz"
 Record = dict[str, Any]
-#: The labels of a record, by number, or as they are where the catalogue does not list them.
+#: Yields the labels of a record, by number, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
 
 
 def read_records(path: Path) -> Iterator[tuple[int, Record]]:
-    """Number and object of each line that is not empty."""
+    """Yield number and object of each line that is not empty."""
     for lineno, line in read_lines(path):
         if not line.strip():
             continue
@@ -39,7 +42,7 @@ def read_records(path: Path) -> Iterator[tuple[int, Record]]:
 
 
 def take_string(path: Path, lineno: int, record: Record, field: str, default: str | None = None) -> str:
-    """A field that should be a string."""
+    """Return a field that must be a string."""
     value = record.get(field, default)
     if not isinstance(value, str):
         problem = f"`{field}` should be a string" if field in record else f"has no `{field}`"
@@ -48,7 +51,7 @@ def take_string(path: Path, lineno: int, record: Record, field: str, default: st
 
 
 def take_key(path: Path, lineno: int, value: object, field: str) -> str:
-    """A label's key: a string or a whole number."""
+    """Return a label's key: a string or a whole number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadLine(path, lineno, f"{field} {value!r:.40} should be a string or a whole number")
     key = str(value)
@@ -62,7 +65,7 @@ def take_key(path: Path, lineno: int, value: object, field: str) -> str:
 
 
 def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
-    """A field that should be a list."""
+    """Return a field that must be a list."""
     value = record.get(field)
     if not isinstance(value, list):
         raise BadLine(path, lineno, f"`{field}` should be a list" if field in record else f"has no `{field}`")
@@ -70,7 +73,7 @@ def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
 
 
 def take_text(path: Path, lineno: int, record: Record) -> str:
-    """The text of a record of either layout."""
+    """Return the text of a record of either layout."""
     if "text" in record or not ("title" in record or "content" in record):
         return take_string(path, lineno, record, "text")
     title = take_string(path, lineno, record, "title", "")
@@ -79,12 +82,33 @@ def take_text(path: Path, lineno: int, record: Record) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file, whatever labels it may have."""
+    """Read the texts of a file, whatever labels it may have."""
     return [take_text(path, lineno, record) for lineno, record in read_records(path)]
 
 
+def find_text(folder: Path, names: list[str]) -> Parts | None:
+    """Find raw text with labels by name, or that of the LF data sets, with labels by row of a label file."""
+    stems = (("trn", "tst"), ("train", "test"))
+    exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in PACKED]
+    pair = find_pair(folder, names, exact, [])
+    if pair is not None:
+        return pair
+    pair = find_pair(folder, names, [("trn.json.gz", "tst.json.gz")], [])
+    if pair is None:
+        return None
+    if LF_LABELS not in names:
+        raise UserError(f"{folder}: {LF_LABELS} should stand beside trn.json.gz")
+    train, test = pair
+    return (*train, LF_LABELS), (*test, LF_LABELS)
+
+
+def read_text(layout: Layout) -> RawFolder:
+    """Read a folder of either layout."""
+    return read_lf(layout) if len(layout.train) > 1 else read_jsonl(layout)
+
+
 def read_jsonl(layout: Layout) -> RawFolder:
-    """A folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
+    """Read a folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
     if layout.labels is not None:
         labels = read_labels(layout.labels)
     else:
@@ -103,7 +127,7 @@ def read_jsonl(layout: Layout) -> RawFolder:
 
 
 def index_labels(labels: Labels) -> Callable[[str], int | str]:
-    """A look-up by key, then by name, that answers the label's number, or the label itself if it is not listed."""
+    """Return a look-up by key, then by name: it gives the label's number, or the label itself if it is not listed."""
     by_key = {key: number for number, key in enumerate(labels.keys)}
     # Without labels.txt a label's name is its key.
     named = labels.names is not labels.keys
@@ -119,7 +143,7 @@ def index_labels(labels: Labels) -> Callable[[str], int | str]:
 
 
 def collect_labels(paths: list[Path]) -> Labels:
-    """The catalogue of a source that has none: the sorted labels of all its parts."""
+    """Make the catalogue of a source that has none: the sorted labels of all its parts."""
     keys: set[str] = set()
     for path in paths:
         for lineno, record in read_records(path):
@@ -132,17 +156,16 @@ def collect_labels(paths: list[Path]) -> Labels:
 
 
 def read_lf(layout: Layout) -> RawFolder:
-    """A folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
-    assert layout.labels is not None
-    names: dict[str, str] = {}
-    for lineno, record in read_records(layout.labels):
-        key = take_key(layout.labels, lineno, record.get("uid"), "uid")
+    """Read a folder with trn.json.gz and tst.json.gz, whose `target_ind` counts the lines of lbl.json.gz."""
+    path, names = layout.train[1], dict[str, str]()
+    for lineno, record in read_records(path):
+        key = take_key(path, lineno, record.get("uid"), "uid")
         if key in names:
-            raise BadLine(layout.labels, lineno, f"the uid {key!r:.40} is taken by a line above")
-        names[key] = take_string(layout.labels, lineno, record, "title", "").strip() or key
-        check_labels(layout.labels, len(names))
+            raise BadLine(path, lineno, f"the uid {key!r:.40} is taken by a line above")
+        names[key] = take_string(path, lineno, record, "title", "").strip() or key
+        check_labels(path, len(names))
     if not names:
-        raise UserError(f"{layout.labels}: names no label")
+        raise UserError(f"{path}: names no label")
     labels = Labels(tuple(names), tuple(names.values()))
 
     def take_labels(path: Path, lineno: int, record: Record) -> Iterator[int | str]:
@@ -157,7 +180,7 @@ def read_lf(layout: Layout) -> RawFolder:
 
 
 def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFolder:
-    """Both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
+    """Read both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
 
     Catalogues are often made of the labels met in training, and no model can predict the others.
     """
@@ -169,7 +192,7 @@ def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFo
 def read_part(
     path: Path, filter_path: Path | None, labels: Labels, take_labels: TakeLabels, must_know: bool
 ) -> tuple[RawPart, tuple[str, ...]]:
-    """Texts and labels of one file, and what there is to note."""
+    """Read texts and labels of one file, and what there is to note."""
     texts: list[str] = []
     numbers, ends = array("i"), array("q", [0])  # lists of whole numbers would take four times the memory
     unknown = 0
@@ -188,3 +211,6 @@ def read_part(
     if unknown:
         notes += (f"{path.name}: labels that labels.txt does not list: {unknown:,} left out",)
     return RawPart(texts, Y, read_filter(filter_path, Y.shape)), notes
+
+
+register("reader", "text", Reader(find_text, read_text))

@@ -13,14 +13,14 @@ from fedmlh.data.readers.layout import Layout
 from fedmlh.data.readers.lines import parse_whole
 from fedmlh.errors import BadLine, UserError
 
-#: A label takes 60 bytes even if no file names it: so many are taken on the word of one number, and more of them if
-#: the points carry enough.
+#: A label takes 60 bytes even if no file names it: at most this many are believed on the word of one number, and
+#: more if the points carry enough labels.
 _NAMELESS = 1 << 22
 _LABELS_PER_POSITIVE = 16
 
 
 def read_labels(path: Path) -> Labels:
-    """labels.txt: a line `key<TAB>name`, or just a name, for each label in column order."""
+    """Read labels.txt: a line `key<TAB>name`, or just a name, per label in column order."""
     names: dict[str, str] = {}
     for lineno, line in read_lines(path):
         key, _, name = line.partition("\t")
@@ -36,7 +36,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def number_labels(folder: Path, num_labels: int, positives: int) -> Labels:
-    """The labels of a data set that names none, whose points carry `positives` labels in all."""
+    """Number the labels of a data set that names none, whose points carry `positives` labels in all."""
     if num_labels > max(_NAMELESS, _LABELS_PER_POSITIVE * positives):
         raise UserError(
             f"{folder}: {num_labels:,} labels, though its points carry only {positives:,}; if that is no mistake, name "
@@ -46,7 +46,7 @@ def number_labels(folder: Path, num_labels: int, positives: int) -> Labels:
 
 
 def name_labels(layout: Layout, num_labels: int, positives: int) -> Labels:
-    """The names that labels.txt gives to `num_labels` label columns; numbers where there is no such file."""
+    """Return the names that labels.txt gives to `num_labels` label columns, or numbers if there is no such file."""
     path = layout.labels
     if path is None:
         return number_labels(layout.folder, num_labels, positives)
@@ -57,7 +57,7 @@ def name_labels(layout: Layout, num_labels: int, positives: int) -> Labels:
 
 
 def read_filter(path: Path | None, shape: tuple[int, int]) -> csr_matrix | None:
-    """A filter file: lines `point label`, the reciprocal pairs that no score counts [n, p]."""
+    """Read a filter file: lines `point label`, the reciprocal pairs that no score counts [n, p]."""
     if path is None:
         return None
     pairs = array("q")

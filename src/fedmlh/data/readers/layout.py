@@ -1,17 +1,16 @@
-"""Recognising a data set by the files in its folder, before any of them is read."""
+"""Data sets recognised by the files in their folder, before any of them is read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fedmlh.data.readers.files import readable
+from fedmlh.data.readers.raw import RawFolder
 from fedmlh.errors import UserError
+from fedmlh.parts import OWN, blame, find
 
-FORMATS = ("auto", "npz", "xmc", "svmlight", "text")
-#: The format by which a user names a kind, where it is not the kind's own name.
-FORMAT_OF = {"xmc-apart": "xmc", "jsonl": "text", "lf": "text"}
-#: How the name of a text file may go on.
+#: How the name of a text file may end.
 PACKED = ("", ".gz")
 LOOKED_FOR = (
     "X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz; train.txt and test.txt (or *_train.txt and *_test.txt); "
@@ -26,7 +25,7 @@ class Layout:
     """Which file plays which part in a folder."""
 
     folder: Path
-    kind: str  # npz, xmc, xmc-apart, svmlight, jsonl, lf or sites
+    kind: str  # the name of its reader, or sites
     train: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
     labels: Path | None = None
@@ -35,7 +34,7 @@ class Layout:
     sites: tuple["Layout", ...] = field(default=())
 
     def files(self) -> Iterator[Path]:
-        """Every file that a load reads."""
+        """Yield every file that a load reads."""
         yield from (*self.train, *self.test)
         yield from (path for path in (self.labels, self.train_filter, self.test_filter) if path is not None)
         for site in self.sites:
@@ -47,10 +46,29 @@ class Layout:
         return {site.kind for site in self.sites} or {self.kind}
 
 
+#: Names of the files of the training and of the test part.
+Parts = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A data format: which files of a folder are in it, and what they say."""
+
+    #: Return the files of both parts, given a folder and the names of all its files; None: they are not there.
+    find: Callable[[Path, list[str]], Parts | None]
+    #: Return what the files that `find` named say. With the training part alone, both parts of the layout are that one.
+    read: Callable[[Layout], RawFolder]
+    #: The same for the folders of sites, if what a number means can only be seen over all of them.
+    read_sites: Callable[[Sequence[Layout]], list[RawFolder]] | None = None
+
+
 def recognise(folder: Path, data_format: str = "auto") -> Layout:
-    """What the folder holds; prepared features go before raw text where both are there."""
-    if data_format not in FORMATS:
-        raise UserError(f"data format {data_format!r} is not one of {', '.join(FORMATS)}")
+    """Return what the folder holds; of our own formats, prepared features go before raw text where both are there.
+
+    A format of a user is taken only where it is named, so that what reads the data stands in the config.
+    """
+    if data_format != "auto":
+        find("reader", data_format)
     if not folder.exists():
         raise UserError(f"{folder}: there is no such folder")
     if not folder.is_dir():
@@ -63,23 +81,24 @@ def recognise(folder: Path, data_format: str = "auto") -> Layout:
 
 
 def recognise_single(folder: Path, data_format: str) -> Layout | None:
-    """The data set whose files lie in the folder itself."""
+    """Recognise a data set whose files lie in the folder itself."""
     with readable(folder):
         names = sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
-    for kind, find in FINDERS.items():
-        if data_format in ("auto", FORMAT_OF.get(kind, kind)):
-            parts = find(folder, names, data_format)
-            if parts is not None:
-                layout = describe_parts(folder, names, kind, *parts)
-                for path in layout.files():
-                    if not path.is_file():  # a pipe or a device, which has no end, or a link to nothing
-                        raise UserError(f"{path}: is not a file; put the file itself there")
-                return layout
+    for kind in OWN["reader"] if data_format == "auto" else [data_format]:
+        reader: Reader = find("reader", kind)
+        with blame("reader", kind, str(folder)):
+            parts = reader.find(folder, names)
+            layout = None if parts is None else describe_parts(folder, names, kind, *parts)
+        if layout is not None:
+            for path in layout.files():
+                if not path.is_file():  # a pipe or a device, which has no end, or a link to nothing
+                    raise UserError(f"{path}: is not a file; put the file itself there")
+            return layout
     return None
 
 
 def recognise_sites(folder: Path, data_format: str) -> Layout | None:
-    """The data set whose sites each have a folder of their own."""
+    """Recognise a data set whose sites each have a folder of their own."""
     with readable(folder):
         below = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     found = {entry: recognise_single(entry, data_format) for entry in below}
@@ -95,11 +114,8 @@ def recognise_sites(folder: Path, data_format: str) -> Layout | None:
     return Layout(folder, "sites", sites=sites)
 
 
-Parts = tuple[tuple[str, ...], tuple[str, ...]]
-
-
 def describe_parts(folder: Path, names: list[str], kind: str, train: tuple[str, ...], test: tuple[str, ...]) -> Layout:
-    """The layout of recognised parts, with the files that any format may have beside them."""
+    """Return the layout of recognised parts, with the files that any format may have beside them."""
 
     def beside(name: str) -> Path | None:
         return folder / name if name in names else None
@@ -109,65 +125,16 @@ def describe_parts(folder: Path, names: list[str], kind: str, train: tuple[str, 
         kind,
         tuple(folder / name for name in train),
         tuple(folder / name for name in test),
-        folder / "lbl.json.gz" if kind == "lf" else beside("labels.txt"),
+        beside("labels.txt"),
         beside("filter_labels_train.txt"),
         beside("filter_labels_test.txt"),
     )
 
 
-def find_npz(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """X and Y of both parts."""
-    wanted = ("X.trn.npz", "Y.trn.npz", "X.tst.npz", "Y.tst.npz")
-    missing = [name for name in wanted if name not in names]
-    if len(missing) == len(wanted):
-        return None
-    if missing:
-        raise UserError(f"{folder}: {', '.join(missing)} should stand beside the other .npz files")
-    return wanted[:2], wanted[2:]
-
-
-def find_xmc(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Two text files with a header each."""
-    exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
-    return find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
-
-
-def find_xmc_apart(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Features and labels of both parts in text files of their own; these names also stand beside raw text."""
-    for end in PACKED:
-        wanted = tuple(f"{part}_X_{what}.txt{end}" for part in ("trn", "tst") for what in ("Xf", "Y"))
-        if all(name in names for name in wanted):
-            return wanted[:2], wanted[2:]
-    return None
-
-
-def find_svmlight(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Two text files with no header; .txt ones only where the caller says what they are."""
-    plain = (".svm", ".svmlight", ".libsvm") + ((".txt",) if data_format == "svmlight" else ())
-    endings = [end + packed for end in plain for packed in PACKED]
-    exact = [("train" + end, "test" + end) for end in endings]
-    return find_pair(folder, names, exact, [(f"*_train{end}", f"*_test{end}") for end in endings])
-
-
-def find_jsonl(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Raw text with labels by name."""
-    stems = (("trn", "tst"), ("train", "test"))
-    exact = [(f"{a}.jsonl{end}", f"{b}.jsonl{end}") for a, b in stems for end in PACKED]
-    return find_pair(folder, names, exact, [])
-
-
-def find_lf(folder: Path, names: list[str], data_format: str) -> Parts | None:
-    """Raw text of the repository's LF data sets: labels by row of a label file."""
-    pair = find_pair(folder, names, [("trn.json.gz", "tst.json.gz")], [])
-    if pair is not None and "lbl.json.gz" not in names:
-        raise UserError(f"{folder}: lbl.json.gz should stand beside trn.json.gz")
-    return pair
-
-
 def find_pair(
     folder: Path, names: list[str], exact: list[tuple[str, str]], patterns: list[tuple[str, str]]
 ) -> Parts | None:
-    """The one training and the one test file that match; the plain names go before the patterns."""
+    """Find the one training and the one test file that match; plain names go before patterns."""
     for choices in (exact, patterns):
         sides = [
             sorted({name for choice in choices for name in names if matches(name, choice[side])}) for side in (0, 1)
@@ -184,16 +151,5 @@ def find_pair(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the name fits; the filter files end like data files and are none."""
+    """Return whether a name fits; filter files end like data files and are none."""
     return fnmatchcase(name, pattern) and not name.startswith("filter_labels_")
-
-
-#: In the order in which they are preferred.
-FINDERS: dict[str, Callable[[Path, list[str], str], Parts | None]] = {
-    "npz": find_npz,
-    "xmc": find_xmc,
-    "xmc-apart": find_xmc_apart,
-    "svmlight": find_svmlight,
-    "jsonl": find_jsonl,
-    "lf": find_lf,
-}

@@ -1,4 +1,4 @@
-"""Lines `l1,l2 f:v f:v`: a plain parser that says what is meant and names what is wrong, and a fast one.
+"""Lines `l1,l2 f:v f:v`: a plain parser that names what is wrong, and a fast one with the same results.
 
 `parse_fast` takes exactly what `parse_plain` takes, with the same values; it answers None for the rest, so that
 only a block of lines with a mistake in it is read the slow way, to name the line.
@@ -34,7 +34,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Rows:
-    """Parsed points as the file gives them: duplicates and zeros are still there."""
+    """Points as a text file gives them, before they become a `RawPart`: duplicates and zeros are still there."""
 
     labels: np.ndarray  # int32, point after point
     label_counts: np.ndarray  # int32 [n]
@@ -47,12 +47,12 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """The memory that they take."""
+        """The memory that the arrays take."""
         return sum(array.nbytes for array in vars(self).values())
 
     @classmethod
     def join(cls, blocks: list["Rows"]) -> "Rows":
-        """Consecutive blocks as one."""
+        """Join consecutive blocks."""
 
         def stack(name: str, dtype: type) -> np.ndarray:
             return np.concatenate([np.zeros(0, dtype), *(getattr(block, name) for block in blocks)])
@@ -77,7 +77,7 @@ class Rows:
 
 
 def read_blocks(path: Path, file: BinaryIO, lineno: int) -> Iterator[tuple[int, bytes]]:
-    """The rest of a file, from its line `lineno` on, in pieces of whole lines, each with the number of its first."""
+    """Yield the rest of a file, from line `lineno` on, in blocks of whole lines, each with its first line's number."""
     while block := file.read(BLOCK_BYTES):
         rest = file.readline(MAX_LINE + 1)
         check_line(path, lineno + block.count(b"\n"), len(block) - block.rfind(b"\n") - 1 + len(rest))
@@ -87,19 +87,19 @@ def read_blocks(path: Path, file: BinaryIO, lineno: int) -> Iterator[tuple[int, 
 
 
 def parse_block(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows:
-    """The points of a block whose first line is number `lineno`, or BadLine."""
+    """Parse a block whose first line is number `lineno`; raise BadLine if a line is wrong."""
     rows = parse_fast(block, grammar)
     return parse_plain(path, lineno, block, grammar) if rows is None else rows
 
 
 def quote(token: bytes) -> str:
-    """A piece of a bad line, fit for a message."""
+    """Quote a piece of a bad line for a message."""
     text = token.decode("utf-8", "replace")
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
 def parse_whole(token: bytes, what: str, limit: int) -> int:
-    """A whole number below `limit`."""
+    """Parse a whole number below `limit`."""
     if not token.isdigit():
         raise ValueError(f"{what} {quote(token)} is not a whole number from 0")
     # A number of thousands of digits is not worth the conversion, which Python refuses.
@@ -109,7 +109,7 @@ def parse_whole(token: bytes, what: str, limit: int) -> int:
 
 
 def parse_value(token: bytes) -> float:
-    """A finite decimal number that fits a 32-bit float."""
+    """Parse a finite decimal number that fits a 32-bit float."""
     try:
         value = float(token) if NUMBER.fullmatch(token) else float("nan")
     except ValueError:
@@ -123,7 +123,7 @@ def parse_value(token: bytes) -> float:
 
 
 def parse_line(line: bytes, grammar: Grammar) -> tuple[list[int], list[int], list[float]]:
-    """Labels, features and values of one line, or a ValueError that says what is wrong with it."""
+    """Parse labels, features and values of one line; a ValueError says what is wrong with it."""
     tokens = [token for token in line.replace(b"\t", b" ").split(b" ") if token]
     labels, features, values = [], [], []
     if tokens and b":" not in tokens[0]:
@@ -140,7 +140,7 @@ def parse_line(line: bytes, grammar: Grammar) -> tuple[list[int], list[int], lis
 
 
 def parse_plain(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows:
-    """The reference: line by line, in Python; `BadLine` names the first line that is wrong."""
+    """Parse line by line, in Python, as the reference; `BadLine` names the first line that is wrong."""
     labels: list[int] = []
     features: list[int] = []
     values: list[float] = []
@@ -176,7 +176,7 @@ NOTHING, FIRST_LABEL, NEXT_LABEL, FEATURE, VALUE, WRONG = range(6)
 
 
 def tabulate_classes() -> np.ndarray:
-    """The class of each byte [256]."""
+    """Return the class of each byte [256]."""
     table = np.full(256, BAD, np.uint8)
     for kind, members in (
         (DIGIT, b"0123456789"),
@@ -191,7 +191,7 @@ def tabulate_classes() -> np.ndarray:
 
 
 def tabulate_tokens() -> np.ndarray:
-    """What a token is, by (is it there, separator before, separator after) [2 * 8 * 8]."""
+    """Return what a token is, by (is it there, separator before, separator after) [2 * 8 * 8]."""
     table = np.full((2, 8, 8), WRONG, np.uint8)
     gaps = (SPACE, NEWLINE)
     for before in gaps:
@@ -210,7 +210,7 @@ TO_SPACES = bytes.maketrans(b",:\n\t", b"    ")
 
 
 def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
-    """The same as `parse_plain` on a good block, many times as quick; None for a block that is not good."""
+    """Parse a good block as `parse_plain` does, many times as fast; return None for a block with a mistake."""
     if not block.endswith(b"\n"):
         block += b"\n"
     if b"\r" in block:
@@ -264,7 +264,7 @@ def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
 
 
 def read_numbers(text: bytes) -> np.ndarray | None:
-    """Numbers parted by blanks as float64, or None where one is malformed."""
+    """Parse numbers between blanks as float64; return None if one is malformed."""
     if not text.strip():
         return np.zeros(0)
     with warnings.catch_warnings():

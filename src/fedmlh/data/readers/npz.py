@@ -16,7 +16,7 @@ from fedmlh.data.matrix import (
     MAX_FEATURES,
     Head,
     build_features,
-    build_labels,
+    build_marks,
     check_csr,
     check_heads,
     check_size,
@@ -24,9 +24,10 @@ from fedmlh.data.matrix import (
 )
 from fedmlh.data.readers.files import check_unpacked, open_zip, readable
 from fedmlh.data.readers.label_files import name_labels, read_filter
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import Layout, Parts, Reader
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import UserError
+from fedmlh.parts import register
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]  # data, indices, indptr, shape
 #: All that numpy and zipfile raise on a file that is damaged, or is something else.
@@ -46,7 +47,7 @@ _MAX_SMALL = 1 << 10
 
 
 def read_csr(path: Path) -> Arrays:
-    """The arrays of a matrix that `scipy.sparse.save_npz` wrote from CSR."""
+    """Read the arrays of a matrix that `scipy.sparse.save_npz` wrote from CSR."""
     try:
         with readable(path), open_zip(path) as archive:
             return read_arrays(path, archive)
@@ -57,7 +58,7 @@ def read_csr(path: Path) -> Arrays:
 
 
 def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
-    """The arrays of an open archive, after what it claims of them."""
+    """Read the arrays of an open archive, after checking what it claims of them."""
     fields = ("data", "indices", "indptr")
     members = [archive.getinfo(f"{name}.npy") for name in ("format", "shape", *fields)]
     if max(info.file_size for info in members[:2]) > _MAX_SMALL:
@@ -79,7 +80,7 @@ def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
 
 
 def read_head(archive: zipfile.ZipFile, name: str) -> Head:
-    """Shape and type of one array, which has not been unpacked yet; it has as many bytes as they need."""
+    """Read shape and type of one array before it is unpacked, and check that its bytes are as many as they need."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
         # Later versions are for heads that no array of numbers needs.
@@ -95,7 +96,7 @@ def read_head(archive: zipfile.ZipFile, name: str) -> Head:
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """One array of an .npz; reading it whole lets the archive check its sum."""
+    """Read one array of an .npz; reading it whole lets the archive check its sum."""
     with archive.open(f"{name}.npy") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):
@@ -104,36 +105,40 @@ def read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def explain(problem: BaseException) -> str:
-    """The first line of an exception's text, or its name."""
+    """Return the first line of an exception's text, or its name."""
     text = str(problem).strip("'\"").splitlines()
     return text[0] if text else type(problem).__name__
 
 
 def read_features(path: Path) -> tuple[csr_matrix, int]:
-    """X of a file, and the number of duplicates summed."""
+    """Read X of a file, and return it with the number of duplicates summed."""
     data, indices, indptr, shape = read_csr(path)
     return build_features(str(path), data, indices, indptr, shape)
 
 
 def read_part(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
-    """X, Y and what is not scored."""
+    """Read X, Y and the pairs that are not scored."""
     X, summed = read_features(files[0])
-    data, indices, indptr, shape = read_csr(files[1])
-    if not ((data == 0) | (data == 1)).all():
-        raise UserError(f"{files[1]}: labels are 0 or 1, and a value is neither")
-    if not data.all():
-        kept = data != 0
-        indptr = np.concatenate([[0], np.cumsum(kept)])[indptr]
-        indices = indices[kept]
-    Y, merged = build_labels(indices, indptr, shape)
+    Y, merged = build_marks(str(files[1]), *read_csr(files[1]))
     if X.shape[0] != Y.shape[0]:
         raise UserError(f"{files[1]}: {Y.shape[0]:,} rows, but {files[0].name} has {X.shape[0]:,}")
     notes = count_merged(files[0].name, summed, 0) + count_merged(files[1].name, 0, merged)
     return RawPart(X, Y, read_filter(filter_path, Y.shape)), notes
 
 
+def find_npz(folder: Path, names: list[str]) -> Parts | None:
+    """X and Y of both parts."""
+    wanted = ("X.trn.npz", "Y.trn.npz", "X.tst.npz", "Y.tst.npz")
+    missing = [name for name in wanted if name not in names]
+    if len(missing) == len(wanted):
+        return None
+    if missing:
+        raise UserError(f"{folder}: {', '.join(missing)} should stand beside the other .npz files")
+    return wanted[:2], wanted[2:]
+
+
 def read_npz(layout: Layout) -> RawFolder:
-    """A folder with X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz."""
+    """Read a folder with X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz."""
     train, train_notes = read_part(layout.train, layout.train_filter)
     test, test_notes = read_part(layout.test, layout.test_filter)
     for what, a, b in (("features", train.points, test.points), ("labels", train.Y, test.Y)):
@@ -144,3 +149,6 @@ def read_npz(layout: Layout) -> RawFolder:
     check_size(layout.folder, train.points.shape[1], train.Y.shape[1])
     labels = name_labels(layout, train.Y.shape[1], train.Y.nnz + test.Y.nnz)
     return RawFolder(train, test, labels, train_notes + test_notes)
+
+
+register("reader", "npz", Reader(find_npz, read_npz))

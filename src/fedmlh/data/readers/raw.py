@@ -15,7 +15,7 @@ from fedmlh.errors import UserError
 
 @dataclass(frozen=True)
 class RawPart:
-    """A training or test part as read: points are features [n, d], or one text each."""
+    """A part as its files hold it, not yet a `Split`: points are features [n, d], or still one text each."""
 
     points: Any  # csr_matrix | list[str]: scipy has no types to tell them apart
     Y: csr_matrix
@@ -25,7 +25,7 @@ class RawPart:
 
 @dataclass(frozen=True)
 class RawFolder:
-    """All that the files of one folder say."""
+    """All that the files of one folder say, not yet a `Dataset`."""
 
     train: RawPart
     test: RawPart
@@ -41,10 +41,12 @@ class RawFolder:
 
 
 def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
-    """The sites' data as one, each point with the number of the site that owns it."""
+    """Merge the data of sites, each point with the number of the site that owns it."""
     names, raws = tuple(folders), list(folders.values())
     first = raws[0]
     for name, raw in folders.items():
+        if raw.site_names:
+            raise UserError(f"{path}: {name}, the folder of a site, holds several sites: read it by itself")
         if raw.is_text != first.is_text:
             raise UserError(f"{path}: site {names[0]} and site {name} should both be text or both be features")
         if first.is_text:
@@ -72,7 +74,7 @@ def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
 
 
 def unite_labels(catalogues: Sequence[Labels]) -> Labels:
-    """One catalogue, sorted by key unless all agree already; the first name that is not just the key stays."""
+    """Unite catalogues, sorted by key unless all agree already; the first name that is not just the key stays."""
     names: dict[str, str] = {}
     for catalogue in catalogues:
         for key, name in zip(catalogue.keys, catalogue.names, strict=True):
@@ -84,7 +86,7 @@ def unite_labels(catalogues: Sequence[Labels]) -> Labels:
 
 
 def renumber(raw: RawFolder, labels: Labels) -> RawFolder:
-    """The same folder with its label columns in the place that `labels` gives them."""
+    """Move the label columns of a folder to the places that `labels` gives them."""
     if raw.labels.keys == labels.keys:
         return raw
     place = {key: number for number, key in enumerate(labels.keys)}
@@ -101,7 +103,7 @@ def renumber(raw: RawFolder, labels: Labels) -> RawFolder:
 
 
 def stack_parts(parts: list[RawPart]) -> RawPart:
-    """The parts one below the other, numbered in that order."""
+    """Stack the parts of sites, numbered in their order."""
     if isinstance(parts[0].points, list):
         points: Any = [text for part in parts for text in part.points]
     else:

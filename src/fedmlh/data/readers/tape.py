@@ -72,7 +72,7 @@ class Tape:
             size -= len(self.read_some(size))
 
     def check(self, size: int) -> None:
-        """Refuse so many bytes if there is no room for them."""
+        """Refuse `size` bytes if there is no room for them."""
         if not 0 <= size <= self._room:
             raise TooMuch
 

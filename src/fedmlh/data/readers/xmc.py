@@ -11,17 +11,18 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
 from fedmlh.data.readers.files import GUNZIP, check_unpacked, open_bytes, readable
 from fedmlh.data.readers.label_files import name_labels, number_labels, read_filter, read_labels
-from fedmlh.data.readers.layout import Layout
+from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
 from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
+from fedmlh.parts import register
 
 Header = tuple[int, int, int]  # points, features, labels
 LIMITS = {"points": 2**62, "features": MAX_FEATURES + 1, "labels": MAX_LABELS + 1}
 
 
 def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
-    """The repository's first line: how many there are of each of `heads`."""
+    """Parse the repository's first line: how many there are of each of `heads`."""
     fields = line.split()
     if len(fields) != len(heads) or not all(field.isdigit() for field in fields):
         hint = "; a file that has no such header is svmlight" if len(heads) == 3 else ""
@@ -33,13 +34,13 @@ def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
 
 
 def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
-    """The points of one file of the repository; its header and its lines agree."""
+    """Read the points of one file of the repository, whose header and lines must agree."""
     rows, (n, d, p), notes = read_headed_file(path, "points", "features", "labels")
     return rows, (n, d, p), notes
 
 
 def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[str, ...]]:
-    """The points of a file whose header says how many there are of each of `heads`; a size bounds its ids."""
+    """Read the points of a file whose header says how many there are of each of `heads`; a size bounds its ids."""
     with readable(path), open_bytes(path) as file:
         first = file.readline(200)
         header = parse_header(path, first, *heads)
@@ -60,7 +61,7 @@ def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[st
 
 
 def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, tuple[str, ...]]:
-    """The points of one file with no header, its features numbered as the file has them."""
+    """Read the points of one file without a header, its features numbered as the file has them."""
     grammar = Grammar(num_labels=num_labels, svmlight=True)
     blocks: list[Rows] = []
     with readable(path), open_bytes(path) as file:
@@ -74,12 +75,12 @@ def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, 
 
 
 def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
-    """A last line without its end is fine, and is also what a file that was cut short looks like."""
+    """Note a last line without its end: it is allowed, but a file that was cut short looks like that too."""
     return () if last.endswith(b"\n") else (f"{path.name}: the last line does not end; was the file cut short?",)
 
 
 def build_points(path: Path, rows: Rows, num_features: int) -> tuple[csr_matrix, int]:
-    """X of parsed rows, and the number of duplicates summed."""
+    """Build X from parsed rows, and return it with the number of duplicates summed."""
     shape = (len(rows), num_features)
     return build_features(str(path), rows.values, rows.features, rows.feature_indptr, shape)
 
@@ -87,7 +88,7 @@ def build_points(path: Path, rows: Rows, num_features: int) -> tuple[csr_matrix,
 def build_part(
     path: Path, filter_path: Path | None, rows: Rows, num_features: int, num_labels: int
 ) -> tuple[RawPart, tuple[str, ...]]:
-    """X, Y and what is not scored, from parsed rows."""
+    """Build X, Y and the pairs that are not scored from parsed rows."""
     X, summed = build_points(path, rows, num_features)
     Y, merged = build_labels(rows.labels, rows.label_indptr, (len(rows), num_labels))
     return RawPart(X, Y, read_filter(filter_path, Y.shape)), count_merged(path.name, summed, merged)
@@ -96,15 +97,30 @@ def build_part(
 def build_folder(
     layout: Layout, train: Rows, test: Rows, num_features: int, labels: Labels, notes: tuple[str, ...]
 ) -> RawFolder:
-    """Both parts with their notes."""
+    """Build both parts with their notes."""
     d, p = num_features, len(labels)
     train_part, train_notes = build_part(layout.train[0], layout.train_filter, train, d, p)
     test_part, test_notes = build_part(layout.test[0], layout.test_filter, test, d, p)
     return RawFolder(train_part, test_part, labels, (*notes, *train_notes, *test_notes))
 
 
+def find_xmc(folder: Path, names: list[str]) -> Parts | None:
+    """Two text files with a header each; or features and labels in files of their own, which also stand beside text."""
+    exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
+    pair = find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
+    if pair is not None:
+        return pair
+    for end in PACKED:
+        wanted = tuple(f"{part}_X_{what}.txt{end}" for part in ("trn", "tst") for what in ("Xf", "Y"))
+        if all(name in names for name in wanted):
+            return wanted[:2], wanted[2:]
+    return None
+
+
 def read_xmc(layout: Layout) -> RawFolder:
-    """A folder with two files of the repository."""
+    """Read a folder with two files of the repository, or four."""
+    if len(layout.train) > 1:
+        return read_xmc_apart(layout)
     train, (_, d, p), train_notes = read_xmc_file(layout.train[0])
     test, (_, test_d, test_p), test_notes = read_xmc_file(layout.test[0])
     if (d, p) != (test_d, test_p):
@@ -118,7 +134,7 @@ def read_xmc(layout: Layout) -> RawFolder:
 
 
 def read_xmc_apart(layout: Layout) -> RawFolder:
-    """A folder of the repository with a file of features and a file of labels for each part."""
+    """Read a folder of the repository with a file of features and a file of labels per part."""
     train, train_notes = read_part_apart(layout.train, layout.train_filter)
     test, test_notes = read_part_apart(layout.test, layout.test_filter)
     (d, p), (test_d, test_p) = ((part.points.shape[1], part.Y.shape[1]) for part in (train, test))
@@ -132,7 +148,7 @@ def read_xmc_apart(layout: Layout) -> RawFolder:
 
 
 def read_part_apart(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPart, tuple[str, ...]]:
-    """X and Y of one part: two files of lines `column:value`, under a header `points columns` each."""
+    """Read X and Y of one part: two files of lines `column:value`, under a header `points columns` each."""
     (x_rows, (n, d), x_notes), (y_rows, (y_n, p), y_notes) = (
         read_headed_file(path, "points", columns) for path, columns in zip(files, ("features", "labels"), strict=True)
     )
@@ -151,7 +167,7 @@ def read_part_apart(files: tuple[Path, ...], filter_path: Path | None) -> tuple[
 
 @dataclass(frozen=True)
 class Bounds:
-    """The ids that svmlight files use; with no header, sizes and the first feature are read off them."""
+    """The range of ids in svmlight files, which have no header: sizes and the first feature follow from it."""
 
     lowest_feature: int
     highest_feature: int
@@ -159,7 +175,7 @@ class Bounds:
 
     @classmethod
     def over(cls, parts: Sequence[Rows]) -> "Bounds":
-        """Of all the parts together, so that they are read alike."""
+        """Return the bounds of all parts together, so that they are read alike."""
         features, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "labels"))
         return cls(int(features.min(initial=1)), int(features.max(initial=-1)), int(labels.max(initial=-1)))
 
@@ -170,13 +186,26 @@ class Bounds:
 
 
 def find_bounds(layouts: Sequence[Layout]) -> Bounds:
-    """The bounds of several sites, which must agree on what a number means."""
+    """Find the bounds of several sites, which must agree on what a number means."""
     paths = [path for layout in layouts for path in (layout.train[0], layout.test[0])]
     return Bounds.over([read_svmlight_file(path)[0] for path in paths])
 
 
+def find_svmlight(folder: Path, names: list[str]) -> Parts | None:
+    """Two text files with no header; .txt ones only where svmlight was asked for, since xmc is looked for first."""
+    endings = [end + packed for end in (".svm", ".svmlight", ".libsvm", ".txt") for packed in PACKED]
+    exact = [("train" + end, "test" + end) for end in endings]
+    return find_pair(folder, names, exact, [(f"*_train{end}", f"*_test{end}") for end in endings])
+
+
+def read_svmlight_sites(layouts: Sequence[Layout]) -> list[RawFolder]:
+    """The folders of sites, their features counted from where those of all sites are."""
+    bounds = find_bounds(layouts)
+    return [read_svmlight(layout, bounds) for layout in layouts]
+
+
 def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
-    """A folder with two svmlight files; labels.txt, where it is there, says how many labels there are."""
+    """Read a folder with two svmlight files; labels.txt, if there, says how many labels there are."""
     labels = None if layout.labels is None else read_labels(layout.labels)
     limit = MAX_LABELS if labels is None else len(labels)
     train, train_notes = read_svmlight_file(layout.train[0], limit)
@@ -198,5 +227,9 @@ def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
 
 
 def shift_features(rows: Rows, base: int) -> Rows:
-    """The same rows with features counted from 0."""
+    """Return rows with features counted from 0 instead of `base`."""
     return Rows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)
+
+
+register("reader", "xmc", Reader(find_xmc, read_xmc))
+register("reader", "svmlight", Reader(find_svmlight, read_svmlight, read_svmlight_sites))

@@ -3,21 +3,22 @@
 import zlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-from torch import Tensor
+from fedmlh.federated.codecs.codec import Codec
 
 if TYPE_CHECKING:
-    from fedmlh.federated.codecs import Codec
+    import numpy as np
+    from torch import Tensor
 
 _PLAIN, _DEFLATED = b"\0", b"\1"
 #: Raw deflate: a message carries a digest of its own.
 _WINDOW = -15
 
 
-class Deflated:
+class Deflated(Codec):
     """What the inner codec writes, deflated where that makes it smaller."""
 
-    def __init__(self, inner: "Codec") -> None:
+    def __init__(self, inner: Codec) -> None:
+        super().__init__(inner.share)
         self.inner = inner
         self.feedback = inner.feedback
         self.inflation = inner.inflation
@@ -26,7 +27,7 @@ class Deflated:
         """One byte more than the inner codec's."""
         return self.inner.size(length) + 1
 
-    def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
+    def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
         """A byte that says how, then the inner payload."""
         plain = self.inner.encode(values, rng)
         # Codes repeat by chance alone, but for runs of zeros: a search for more takes several times as long.
@@ -34,7 +35,7 @@ class Deflated:
         deflated = deflater.compress(plain) + deflater.flush()
         return _DEFLATED + deflated if len(deflated) < len(plain) else _PLAIN + plain
 
-    def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
+    def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
         """The vector; inflating stops where the inner payload would be too long."""
         how, content = bytes(payload[:1]), payload[1:]
         if how == _DEFLATED:

@@ -1,35 +1,52 @@
 """Plain floats: nothing lost with 4 bytes a value, rounded to the nearest with 2."""
 
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
+
+from fedmlh.federated.codecs.codec import Codec, check_size
+from fedmlh.parts import register
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 
-class FloatCodec:
-    """Plain little-endian floats of 4 or 2 bytes."""
+class FloatCodec(Codec):
+    """Plain little-endian floats."""
 
-    inflation = 1.0
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = np.dtype(dtype)
-        self.feedback = self.dtype.itemsize < 4
+    whole = True
+    #: Bytes per value.
+    width: ClassVar[int]
 
     def size(self, length: int) -> int:
-        """Exactly itemsize bytes a value."""
-        return length * self.dtype.itemsize
+        """Return exactly the bytes of all values."""
+        return length * self.width
 
-    def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
-        """Bytes of the vector; a value outside the format's range becomes infinite, and so is refused later."""
+    def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
+        """Return the values; one outside the format's range becomes infinite, and so is refused later."""
+        import numpy as np
+
         with np.errstate(over="ignore"):
-            return values.detach().cpu().numpy().astype(self.dtype, copy=False).tobytes()
+            return values.detach().cpu().numpy().astype(f"<f{self.width}", copy=False).tobytes()
 
-    def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
-        """The vector, which must fill the payload exactly."""
+    def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
+        """Return the vector, which must fill the payload exactly."""
+        import numpy as np
+        import torch
+
         check_size(payload, self.size(length))
-        return torch.from_numpy(np.frombuffer(payload, self.dtype).astype(np.float32))
+        return torch.from_numpy(np.frombuffer(payload, f"<f{self.width}").astype(np.float32))
 
 
-def check_size(payload: memoryview, size: int) -> None:
-    """ValueError unless the payload has just that many bytes."""
-    if len(payload) != size:
-        raise ValueError(f"{len(payload):,} bytes of payload, {size:,} expected")
+@register("codec", "fp32")
+class Float32(FloatCodec):
+    """The vector as it is."""
+
+    width = 4
+
+
+@register("codec", "fp16")
+class Float16(FloatCodec):
+    """Values rounded to the nearest half-precision float."""
+
+    width = 2
+    feedback = True

@@ -1,12 +1,15 @@
 """Integers of 8, 4 or 2 bits with a scale a block, rounded up or down at random so that the mean is exact."""
 
 import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
+from fedmlh.federated.codecs.codec import Codec, check_size
+from fedmlh.parts import register
 
-from fedmlh.federated.codecs.floats import check_size
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 #: Values that share a scale: 16 bits of scale cost an eighth of a bit a value.
 BLOCK = 128
@@ -14,7 +17,7 @@ BLOCK = 128
 _CHUNK = 512 * BLOCK
 
 
-class IntCodec:
+class IntCodec(Codec):
     """Unbiased quantisation to −top … top times a block's largest magnitude.
 
     A scale is the upper half of a float32, rounded up so that no value lies beyond it: all of float32's range in two
@@ -23,10 +26,13 @@ class IntCodec:
     does harm: more may be left out than was given, so that it would grow.
     """
 
-    feedback = False
+    bits: ClassVar[int]
 
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
+    def __init__(self, share: Fraction) -> None:
+        import numpy as np
+
+        super().__init__(share)
+        bits = self.bits
         self.top = 2 ** (bits - 1) - 1
         # A value a < 1 / top of a block, rounded to 0 or 1 / top, gives a / top when squared, not a². Worst is a block
         # with one value 1 and all others as large as makes (1 + 127 a / top) / (1 + 127 a²) largest.
@@ -40,17 +46,20 @@ class IntCodec:
         self._valid = codes.max(axis=1) <= 2 * self.top
 
     def size(self, length: int) -> int:
-        """Two bytes a block and `bits` bits a value, rounded up to whole bytes."""
+        """Return two bytes per block and `bits` bits per value, rounded up to whole bytes."""
         return 2 * -(-length // BLOCK) + -(-length * self.bits // 8)
 
-    def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
-        """All scales, then all codes; E[decode(encode(x))] = x over the generator's draws."""
+    def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
+        """Return all scales, then all codes; E[decode(encode(x))] = x over the generator's draws."""
         flat = values.detach().cpu().numpy()
         parts = [self._quantize(flat[start : start + _CHUNK], rng) for start in range(0, len(flat), _CHUNK)]
         return b"".join([scales for scales, _ in parts] + [codes for _, codes in parts])
 
-    def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
-        """The vector; codes and scales that encode never writes are refused."""
+    def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
+        """Return the vector; codes and scales that encode never writes are refused."""
+        import numpy as np
+        import torch
+
         check_size(payload, self.size(length))
         blocks = -(-length // BLOCK)
         halves = np.frombuffer(payload[: 2 * blocks], "<u2")
@@ -67,7 +76,9 @@ class IntCodec:
             values *= scales[:, None]
         return torch.from_numpy(flat[:length])
 
-    def _quantize(self, part: np.ndarray, rng: np.random.Generator) -> tuple[bytes, bytes]:
+    def _quantize(self, part: "np.ndarray", rng: "np.random.Generator") -> tuple[bytes, bytes]:
+        import numpy as np
+
         blocks = np.zeros((-(-len(part) // BLOCK), BLOCK), np.float32)
         blocks.reshape(-1)[: len(part)] = part
         peaks = np.abs(blocks).max(axis=1)
@@ -84,3 +95,25 @@ class IntCodec:
         for place in range(1, codes.shape[1]):
             packed |= codes[:, place] << self._shifts[place]
         return halves.astype("<u2").tobytes(), packed[: -(-len(part) * self.bits // 8)].tobytes()
+
+
+@register("codec", "int8")
+class Int8(IntCodec):
+    """254 steps from end to end."""
+
+    bits = 8
+
+
+@register("codec", "int4")
+class Int4(IntCodec):
+    """14 steps from end to end."""
+
+    bits = 4
+
+
+@register("codec", "int2")
+class Int2(IntCodec):
+    """The largest magnitude of the block with either sign, or 0."""
+
+    bits = 2
+    leaves_more = True

@@ -1,21 +1,22 @@
 """A Count Sketch of the vector (the paper's Algorithm 1): fewer cells than values, hashed anew for every message."""
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import Tensor
+from fedmlh.federated.codecs.codec import Codec, check_size
+from fedmlh.parts import register
 
-from fedmlh.federated.codecs.floats import check_size
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
-#: Rows of the sketch. The estimate is their mean: updates have few outliers, and the median of five errs a fifth more.
+#: Rows of the sketch.
 ROWS = 5
-_CHUNK = 1 << 18
 
 
-class SketchCodec:
+@register("codec", "sketch")
+class SketchCodec(Codec):
     """Rows of fp16 cells, of so large a share of the fp32 vector's bytes in all.
 
     Both sides draw the hash functions from the generator that the message's key names, so none is sent, and what
@@ -23,57 +24,44 @@ class SketchCodec:
     What a sketch leaves out is more than what it was given, so it is not kept for later.
     """
 
-    feedback = False
+    percent = (Fraction(1, 1000), Fraction(100))
+    leaves_more = True
+    every_value = False
 
     def __init__(self, share: Fraction) -> None:
-        self.share = share
+        super().__init__(share)
         # A cell holds all values that fall into it: the mean over rows adds P / (ROWS · width) of the squared length.
         self.inflation = math.sqrt(1 + 1 / (2 * share))
 
     def width(self, length: int) -> int:
-        """Cells a row."""
+        """Return the cells per row."""
         return max(1, math.floor(self.share * length * 2 / ROWS)) if length else 0
 
     def size(self, length: int) -> int:
-        """Exactly 2 bytes a cell."""
+        """Return exactly 2 bytes per cell."""
         return 2 * ROWS * self.width(length)
 
-    def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
-        """All rows, one after the other."""
-        flat, hashes = values.detach().cpu().numpy(), _draw(rng)
-        cells = np.zeros((ROWS, self.width(len(flat))))
-        for start in range(0, len(flat), _CHUNK):
-            part = flat[start : start + _CHUNK]
-            for row, (cell, sign) in zip(cells, _places(hashes, start, len(part), cells.shape[1]), strict=True):
-                with np.errstate(invalid="ignore"):
-                    row += np.bincount(cell, part * sign, len(row))
-        with np.errstate(over="ignore"):  # A cell out of range becomes infinite, and so is refused later.
-            return cells.astype("<f2").tobytes()
+    def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
+        """Return all rows, one after the other."""
+        import numpy as np
 
-    def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
-        """The mean over the rows of what each holds for a value."""
+        from fedmlh.hashing.count_sketch import CountSketch
+
+        sketch = CountSketch(ROWS, self.width(len(values)), rng)
+        # A cell out of range becomes infinite, and so is refused later.
+        with np.errstate(invalid="ignore", over="ignore"):
+            sketch.insert(values.detach().cpu().numpy())
+            return sketch.cells.astype("<f2").tobytes()
+
+    def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
+        """Return the mean over the rows of what each holds for a value."""
+        import numpy as np
+        import torch
+
+        from fedmlh.hashing.count_sketch import CountSketch
+
         check_size(payload, self.size(length))
-        hashes, width = _draw(rng), self.width(length)
-        cells = np.frombuffer(payload, "<f2").astype(np.float32).reshape(ROWS, width)
-        values = np.zeros(length, np.float32)
-        for start in range(0, length, _CHUNK):
-            part = values[start : start + _CHUNK]
-            for row, (cell, sign) in zip(cells, _places(hashes, start, len(part), width), strict=True):
-                with np.errstate(invalid="ignore"):
-                    part += row[cell] * sign
-        return torch.from_numpy(values / np.float32(ROWS))
-
-
-def _draw(rng: np.random.Generator) -> np.ndarray:
-    """Multiplier and summand of each row's hash function.  # [ROWS, 2]"""
-    return rng.integers(0, 2**64, (ROWS, 2), np.uint64)
-
-
-def _places(hashes: np.ndarray, start: int, count: int, width: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each row the cells and signs of so many values: multiply-shift, whose 33 upper bits are 2-universal."""
-    keys = np.arange(start, start + count, dtype=np.uint64)
-    for factor, summand in hashes:
-        mixed = keys * factor + summand
-        cell = (mixed << np.uint64(1) >> np.uint64(32)) * np.uint64(width) >> np.uint64(32)
-        sign = 1 - 2 * (mixed >> np.uint64(63)).astype(np.float32)
-        yield cell.astype(np.int64), sign
+        sketch = CountSketch(ROWS, self.width(length), rng)
+        sketch.cells = np.frombuffer(payload, "<f2").astype(np.float32).reshape(sketch.cells.shape)
+        with np.errstate(invalid="ignore"):
+            return torch.from_numpy(sketch.retrieve(length))

@@ -2,43 +2,46 @@
 
 import math
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import Tensor
+from fedmlh.federated.codecs.codec import Codec, check_size
+from fedmlh.parts import register
 
-from fedmlh.federated.codecs.floats import check_size
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 
-class TopCodec:
+@register("codec", "topk")
+class TopCodec(Codec):
     """A share of the values, those of largest magnitude; of equal ones the first.
 
     Positions are coded as Elias and Fano do: the low bits of each as they are, the high parts as a string with a one
     for each position and a zero for each step, so that the size is fixed and near the least possible.
     """
 
+    percent = (Fraction(1, 1000), Fraction(100))
+    every_value = False
     feedback = True
-    inflation = 1.0
-
-    def __init__(self, share: Fraction) -> None:
-        self.share = share
 
     def count(self, length: int) -> int:
-        """How many values are kept of so many."""
+        """Return how many values are kept of so many."""
         return math.ceil(self.share * length)
 
     def size(self, length: int) -> int:
-        """Exactly 2 bytes a kept value and its position's bits."""
+        """Return exactly 2 bytes per kept value and its position's bits."""
         return 2 * self.count(length) + sum(self._layout(length)[1:])
 
     def _layout(self, length: int) -> tuple[int, int, int]:
-        """Low bits a position, bytes of all low bits, bytes of the high parts."""
+        """Return the low bits per position, bytes of all low bits, bytes of the high parts."""
         kept = self.count(length)
         width = max(length // kept, 1).bit_length() - 1 if kept else 0
         return width, -(-kept * width // 8), -(-(kept + (length >> width)) // 8)
 
-    def encode(self, values: Tensor, rng: np.random.Generator) -> bytes:
-        """Positions in ascending order, then their values."""
+    def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
+        """Return the positions in ascending order, then their values."""
+        import numpy as np
+
         flat = values.detach().cpu().numpy()
         kept, (width, _, high_bytes) = self.count(len(flat)), self._layout(len(flat))
         places = _largest(flat, kept)
@@ -49,8 +52,11 @@ class TopCodec:
             halves = flat[places].astype("<f2")
         return b"".join((np.packbits(high).tobytes(), np.packbits(low).tobytes(), halves.tobytes()))
 
-    def decode(self, payload: memoryview, length: int, rng: np.random.Generator) -> Tensor:
-        """The kept values in their places, zeros elsewhere."""
+    def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
+        """Return the kept values in their places, zeros elsewhere."""
+        import numpy as np
+        import torch
+
         check_size(payload, self.size(length))
         kept, (width, low_bytes, high_bytes) = self.count(length), self._layout(length)
         content = np.frombuffer(payload, np.uint8)
@@ -69,8 +75,10 @@ class TopCodec:
         return values
 
 
-def _largest(flat: np.ndarray, kept: int) -> np.ndarray:
-    """Ascending positions of the values of largest magnitude; NaN counts as larger than all.  # [k]"""
+def _largest(flat: "np.ndarray", kept: int) -> "np.ndarray":
+    """Return ascending positions of the values of largest magnitude; NaN counts as larger than all.  # [k]"""
+    import numpy as np
+
     if kept == 0:
         return np.empty(0, np.int64)
     # As whole numbers, magnitudes sort as floats do, and NaN has a place as well.

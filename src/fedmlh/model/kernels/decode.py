@@ -1,9 +1,9 @@
-"""Exact top-k by a byte filter (the plain twin is `fedmlh.model.decode`).
+"""Exact top-k by a byte filter (the plain twin is `decode` in fedmlh.model.ranking).
 
 For a block of 64 points the bucket scores become bytes: how many steps a bucket lies below the best of its table,
 rounded down, in steps so large that a label whose steps add up to 254 cannot be among the k best. A row of bytes holds
-one bucket for all 64 points, so one vector instruction a label and table adds 64 bounds, and one comparison says which
-points the label may still matter to. For those alone its score is computed, with the plain path's arithmetic.
+one bucket for all 64 points, so one vector instruction per label and table adds 64 bounds, and one comparison says to
+which points the label may still matter. For those alone its score is computed, with the plain path's arithmetic.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _ROW = ir.VectorType(ir.IntType(8), BLOCK)
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Compiled when first called, and kept on disk where there is a place for it."""
+    """Compile a function when it is first called, and keep the result on disk if there is a place for it."""
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba finds no folder that it may write to
@@ -50,9 +50,9 @@ class Labels(NamedTuple):
 
 @intrinsic
 def _survivors(typing_context: Any, steps: Any, buckets: Any, num_buckets: Any, place: Any, limits: Any) -> Any:
-    """Bit i is set where the steps of a label for point i add up to less than its limit.
+    """Return bits: bit i is set if the steps of a label for point i add up to less than its limit.
 
-    In LLVM's words, for left to itself it does not keep 64 running byte sums in a register.
+    Written in LLVM's own words: left to itself, LLVM does not keep 64 running byte sums in a register.
     # steps [R * B + 64, 64], buckets [p, R], limits [64]
     """
 
@@ -93,7 +93,7 @@ def _survivors(typing_context: Any, steps: Any, buckets: Any, num_buckets: Any, 
 
 @intrinsic
 def _transpose(typing_context: Any, tile: Any, steps: Any, begin: Any) -> Any:
-    """Rows of the tile become columns of 64 rows of steps: six times the halves are interleaved, row with row."""
+    """Turn the rows of a tile into columns of 64 rows of steps; six times, interleave the halves row by row."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         tile, steps = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 1))
@@ -121,7 +121,7 @@ def _lowest_bit(typing_context: Any, bits: Any) -> Any:
 
 @_compiled
 def _group(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices in the order of their keys, equal keys in the order they stand in, and where each key begins."""
+    """Return indices in the order of their keys, equal keys in the order they stand in, and where each key begins."""
     begins = np.zeros(num_keys + 1, np.int64)
     for key in keys:
         begins[key + 1] += 1
@@ -136,7 +136,7 @@ def _group(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def arrange(buckets: np.ndarray, num_buckets: int) -> Labels:
-    """Labels in an order in which two of the R rows a label needs are near those of the label before.  # [R, p]"""
+    """Order labels so that two of the R rows that a label needs are near those of the label before.  # [R, p]"""
     ids = np.arange(buckets.shape[1], dtype=np.uint32)
     if len(buckets) > 1:
         ids, _ = _group(buckets[1], num_buckets)
@@ -158,10 +158,10 @@ def _insert(labels: np.ndarray, values: np.ndarray, label: int, value: float) ->
 
 @_compiled
 def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
-    """The best score of each table; whether the point is fit for this module: no sum may overflow or be NaN.
+    """Find the best score of each table, and return whether the point is fit: no sum may overflow or be NaN.
 
-    Fit are -inf and numbers so small that neither R of them nor the difference of two overflow. Read as integers,
-    in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
+    Fit are -inf and numbers so small that neither R of them nor the difference of two overflow. Scores are read as
+    integers, in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
     bound = np.float32(2.0**126 / len(scores)).view(np.int32)
@@ -181,7 +181,7 @@ def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
 def _scan(
     scores: np.ndarray, point: int, buckets: np.ndarray, identity: bool, labels: np.ndarray, values: np.ndarray
 ) -> None:
-    """The k best of one point, every label scored.  # scores [R, n, B], buckets [R, p]"""
+    """Find the k best of one point by scoring every label.  # scores [R, n, B], buckets [R, p]"""
     num_tables, num_labels = len(scores), scores.shape[2] if identity else buckets.shape[1]
     labels[:], values[:] = _NO_LABEL, _LOWEST
     totals = np.empty(_CHUNK, np.float32)
@@ -220,7 +220,7 @@ def scan(
     values: np.ndarray,
     fit: np.ndarray,
 ) -> None:
-    """Points one at a time; those not fit are left alone.  # [R, n, B], [R, p] -> [n, k], [n, k], [n]"""
+    """Decode points one at a time; leave those that are not fit alone.  # [R, n, B], [R, p] -> [n, k], [n, k], [n]"""
     best = np.empty(len(scores), np.float32)
     for point in range(begin, end):
         fit[point] = _survey(scores, point, best)
@@ -230,7 +230,7 @@ def scan(
 
 @_compiled
 def _score(scores: np.ndarray, point: int, buckets: np.ndarray, place: int) -> float:
-    """The score of one label, by the plain path's arithmetic.  # scores [R, n, B], buckets [p, R]"""
+    """Score one label by the arithmetic of plain code.  # scores [R, n, B], buckets [p, R]"""
     total = scores[0, point, buckets[place, 0]]
     for r in range(1, len(scores)):
         total += scores[r, point, buckets[place, r]]
@@ -247,7 +247,7 @@ def _first_threshold(
     labels: np.ndarray,
     values: np.ndarray,
 ) -> float:
-    """A score that k labels reach: the k-th best of labels from the hottest buckets of the first table."""
+    """Return a score that k labels reach: the k-th best of labels from the hottest buckets of the first table."""
     hot[:], heat[:], labels[:], values[:] = _NO_LABEL, _LOWEST, _NO_LABEL, _LOWEST
     row = scores[0, point]
     for b in range(len(row)):
@@ -264,7 +264,7 @@ def _first_threshold(
 
 @_compiled
 def _fill(scores: np.ndarray, begin: int, size: int, best: np.ndarray, scale: np.ndarray, steps: np.ndarray) -> None:
-    """Scores to steps, 64 buckets of 64 points at a time.  # [R, n, B] -> [R * B + 64, 64]"""
+    """Turn scores into steps, 64 buckets of 64 points at a time.  # [R, n, B] -> [R * B + 64, 64]"""
     num_tables, _, num_buckets = scores.shape
     tile = np.zeros((BLOCK, BLOCK), np.uint8)
     for r in range(num_tables):
@@ -292,7 +292,7 @@ def _filter(
     values: np.ndarray,
     fit: np.ndarray,
 ) -> None:
-    """Up to 64 points at once."""
+    """Decode up to 64 points at once."""
     num_tables, _, num_buckets = scores.shape
     num_labels, k = len(order.ids), labels.shape[1]
     best = np.empty((BLOCK, num_tables), np.float32)
@@ -338,7 +338,7 @@ def _filter(
 
 @_compiled
 def _limit(below: float, scale: float) -> int:
-    """One more than the steps that fit; a hair too many, as scores become steps in single precision."""
+    """Return one more than the steps that fit: a hair too many, as scores become steps in single precision."""
     return np.uint8(1 + min(max(below * scale * (1 + 2.0**-20), 0.0), 254.0))  # type: ignore[return-value]
 
 
@@ -353,7 +353,7 @@ def filter_blocks(
     values: np.ndarray,
     fit: np.ndarray,
 ) -> None:
-    """Points in blocks; those not fit are left alone.  # [R, n, B] -> [n, k], [n, k], [n]"""
+    """Decode points in blocks; leave those that are not fit alone.  # [R, n, B] -> [n, k], [n, k], [n]"""
     num_rows = scores.shape[0] * scores.shape[2] + BLOCK
     memory = np.empty((num_rows + 1) * BLOCK, np.uint8)
     aligned = -memory.ctypes.data % BLOCK  # a row that lies across two cache lines costs two reads

@@ -1,4 +1,4 @@
-"""What Adam does at step s depends, but for the gradient, on s alone: written down once for all steps of a round.
+"""Adam's numbers per step: apart from the gradient they depend on the step alone, and are computed once per round.
 
 Rows of a first layer whose features a batch does not carry have a zero gradient. Then a step only shrinks m by β1 and
 v by β2, and moves w by pace(s) · (β1 / √β2)^j · m / (√v + ε'), with j the steps since the last gradient. Only ε'
@@ -14,7 +14,7 @@ PACE, TAIL, FADE1, FADE2, REACH = range(5)
 
 
 def make_schedule(steps: int, learning_rate: float, *, adam: bool) -> np.ndarray:
-    """Numbers for step s, or for s steps.  # [5, steps + 2]
+    """Compute the numbers for step s, or for s steps.  # [5, steps + 2]
 
     PACE: lr · √(1 − β2^s) / (1 − β1^s), how far step s moves a parameter for each m / √v (plain SGD: lr).
     TAIL: how far all steps after s together move a parameter that gets no further gradient, for each m / √v at s.

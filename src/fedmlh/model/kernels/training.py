@@ -1,13 +1,13 @@
-"""Local training on the CPU as one compiled loop a table: no Python a step, sparse inputs, sparse targets.
+"""Local training on the CPU as one compiled loop per table: no Python per step, sparse inputs, sparse targets.
 
 The reference is `train_plain` in fedmlh.model.local_training; tests/test_kernels.py compares the two. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
 not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
 FedProx or a correction of the gradient no row is ever without a gradient, so that each is updated at every step.
 
-Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice a step
-(caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used while it
-is in the cache, and moments are neither allocated nor cleared for a client.
+Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice per
+step (caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used
+while it is in the cache, and moments are neither allocated nor cleared for a client.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def train_compiled(
     recipe: Recipe,
     correction: Tensor | None = None,  # [P]
 ) -> tuple[Tensor, float]:
-    """All tables one after the other, each for all epochs: what one table needs stays in the cache."""
+    """Train one table after the other, each for all epochs, so that what a table needs stays in the cache."""
     start, flat = flat.numpy(), flat.clone()
     constant = np.zeros(len(start) if recipe.prox_mu > 0 else 0, np.float32)
     if correction is not None:
@@ -55,7 +55,7 @@ def train_compiled(
     sizes = [layer[0].numel() for layer in layers]
     batch_size = min(recipe.batch_size, orders.shape[1])
     steps = len(orders) * -(-orders.shape[1] // batch_size)
-    adam = recipe.optimizer == "adam"
+    adam = recipe.adam
     moments = _borrow_moments(sum(sizes)) if adam else np.empty((2, 0), np.float32)
     schedule = make_schedule(steps, recipe.learning_rate, adam=adam)
     total = 0.0
@@ -82,10 +82,10 @@ def train_compiled(
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """The array in memory of our own, copied where it is not.
+    """Return the array in memory of our own; copy it if it lies elsewhere.
 
-    A read-only or unaligned one is of another type to numba: the loops would be compiled for it anew, sum in another
-    order, and might then serve all other arrays of the process as well.
+    To numba a read-only or unaligned array is of another type: the loops would be compiled for it once more, sum in
+    another order, and might then serve all other arrays of the process as well.
     """
     return np.require(array, requirements=("C", "A", "W"))
 
@@ -95,7 +95,7 @@ _spare: list[np.ndarray] = []
 
 
 def _borrow_moments(size: int) -> np.ndarray:
-    """Room that holds anything, to be put back into `_spare`.  # [2, P / R]"""
+    """Return memory with arbitrary content, to be put back into `_spare`.  # [2, P / R]"""
     while _spare:
         moments = _spare.pop()
         if moments.shape[1] == size:
@@ -124,7 +124,7 @@ def train_table(
     constant: np.ndarray,  # [P] added to every gradient; empty: no row gets a gradient but from points
     prox_mu: float,
 ) -> float:
-    """Train one table for all epochs; returns the last epoch's mean loss."""
+    """Train one table for all epochs; return the last epoch's mean loss."""
     layers, epochs, n = len(widths) - 1, orders.shape[0], orders.shape[1]
     inputs, first = widths[0], widths[1]
     widest = widths[1:].max()
@@ -230,7 +230,7 @@ def train_table(
 
 @njit(**_JIT)
 def _most_nonzeros(indptr: np.ndarray, batch_size: int, n: int) -> int:
-    """No batch can carry more entries than the fullest points together."""
+    """Return the most entries that a batch can carry: those of the fullest points together."""
     counts = np.sort(indptr[1:] - indptr[:-1])
     return counts[max(0, n - batch_size) :].sum()
 
@@ -248,7 +248,7 @@ def _by_feature(
     values: np.ndarray,
     every: bool,
 ) -> int:
-    """A batch turned over: its features (or every feature) in ascending order, each with its points and values."""
+    """Group a batch by feature: its features (or every feature) ascending, each with its points and values."""
     for row in rows:
         for at in range(indptr[row], indptr[row + 1]):
             counts[indices[at]] += 1
@@ -315,7 +315,7 @@ def _sum_rows(x: np.ndarray, out: np.ndarray) -> None:
 
 @njit(**_PART)
 def _spread(weight: np.ndarray, points: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
-    """What a feature adds to the points that carry it."""
+    """Add what a feature contributes to the points that carry it."""
     for i in range(len(points)):
         target, value = out[points[i]], values[i]
         for j in range(len(weight)):
@@ -324,7 +324,7 @@ def _spread(weight: np.ndarray, points: np.ndarray, values: np.ndarray, out: np.
 
 @njit(**_PART)
 def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient: np.ndarray) -> None:
-    """The gradient of a feature's row, from the points that carry it."""
+    """Sum the gradient of a feature's row over the points that carry it."""
     gradient[:] = 0
     for i in range(len(points)):
         source, value = d_out[points[i]], values[i]
@@ -334,7 +334,7 @@ def _gather(d_out: np.ndarray, points: np.ndarray, values: np.ndarray, gradient:
 
 @njit(**_PART)
 def _tie(gradient: np.ndarray, w: np.ndarray, start: np.ndarray, constant: np.ndarray, prox_mu: float) -> None:
-    """FedProx's pull towards where the round began, and a correction that stays the same for the round."""
+    """Add FedProx's pull towards where the round began, and a correction that is constant for the round."""
     for i in range(len(gradient)):
         gradient[i] += prox_mu * (w[i] - start[i]) + constant[i]
 
@@ -343,7 +343,7 @@ def _tie(gradient: np.ndarray, w: np.ndarray, start: np.ndarray, constant: np.nd
 def _update(
     w: np.ndarray, m: np.ndarray, v: np.ndarray, gradient: np.ndarray, last: int, step: int, schedule: np.ndarray
 ) -> None:
-    """A step of torch's Adam on parameters whose moments are as of step `last`; without moments, of SGD."""
+    """Take a step of torch's Adam on parameters whose moments are as of step `last`; without moments, of SGD."""
     rate = np.float32(schedule[PACE, step])
     if len(m) == 0:
         for i in range(len(w)):
@@ -367,7 +367,7 @@ def _update(
 
 @njit(**_PART)
 def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int, schedule: np.ndarray) -> None:
-    """What Adam would have done to a row in the steps last + 1 … until, in which its gradient was zero.
+    """Do what Adam would have done to a row in the steps last + 1 … until, in which its gradient was zero.
 
     See fedmlh.model.kernels.schedule. The moments stay as of the last update, which `_update` knows.
     """
@@ -381,7 +381,7 @@ def _catch_up(w: np.ndarray, m: np.ndarray, v: np.ndarray, last: int, until: int
 
 @njit(**_PART)
 def _exp(x: np.ndarray, bits: np.ndarray) -> None:
-    """e^x in place for x ≤ 0, to float32's precision; written so that it vectorises, which a call of exp does not."""
+    """Compute e^x in place for x ≤ 0, to float32's precision; unlike a call of exp, this vectorises."""
     power = bits[: len(x)].view(np.float32)
     for i in range(len(x)):
         y = max(x[i], np.float32(-87.0))
@@ -404,7 +404,7 @@ def _exp(x: np.ndarray, bits: np.ndarray) -> None:
 def _bce_gradient(
     logits: np.ndarray, rows: np.ndarray, indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, measured: bool
 ) -> float:
-    """Turn logits into the gradient of the mean loss over points and buckets; the loss where it is asked for."""
+    """Turn logits into the gradient of the mean loss over points and buckets; return the loss if it is asked for."""
     size, width = logits.shape
     scale = np.float32(1 / (size * width))
     loss = 0.0
@@ -437,7 +437,10 @@ def _bce_gradient(
 def _softmax_gradient(
     logits: np.ndarray, rows: np.ndarray, indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, measured: bool
 ) -> float:
-    """The same for cross-entropy against targets that sum to 1; a point with no label has neither loss nor gradient."""
+    """Turn logits into the gradient of cross-entropy against targets that sum to 1; return the mean loss.
+
+    A point without labels has neither loss nor gradient.
+    """
     size, width = logits.shape
     loss = 0.0
     for i in range(size):

@@ -1,17 +1,17 @@
 """Figures of theory: what was observed as dots, what was predicted as lines."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure, label_sizes, say_empty
+from fedmlh.reproduction.sources import Source
 
 
 def draw_lemma1(evidence: Evidence) -> Figure:
     """Positives of a label's bucket over B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
-    for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
-        rows = (evidence.one("hash", source) or {"lemma1": []})["lemma1"]
-        if not rows:
-            say_empty(panel)
-            continue
+    for panel, source, rows in _fill_panels(drawing, evidence, "lemma1"):
         sizes = [row["B"] for row in rows]
         panel.plot(sizes, [row["label"] for row in rows], color="#666666", ls=":", label="the label itself")
         panel.plot(sizes, [row["exact"] for row in rows], color=SERIES[0], label="exact expectation")
@@ -35,11 +35,7 @@ def draw_lemma1(evidence: Evidence) -> Figure:
 def draw_lemma2(evidence: Evidence) -> Figure:
     """Pairs that collide everywhere over R and B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
-    for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
-        rows = (evidence.one("hash", source) or {"lemma2": []})["lemma2"]
-        if not rows:
-            say_empty(panel)
-            continue
+    for panel, source, rows in _fill_panels(drawing, evidence, "lemma2"):
         for tables, colour in zip(sorted({row["R"] for row in rows}), SERIES, strict=False):
             own = [row for row in rows if row["R"] == tables]
             sizes = [row["B"] for row in own]
@@ -85,11 +81,7 @@ def draw_theorem1(evidence: Evidence) -> Figure:
 def draw_theorem2(evidence: Evidence) -> Figure:
     """Divergence between clients over B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
-    for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
-        rows = (evidence.one("hash", source) or {"theorem2": []})["theorem2"]
-        if not rows:
-            say_empty(panel)
-            continue
+    for panel, source, rows in _fill_panels(drawing, evidence, "theorem2"):
         sizes = [row["B"] for row in rows]
         panel.plot(sizes, [row["labels"] for row in rows], color="#666666", ls="--", label="labels, before hashing")
         for name, title, colour in (("sums", "buckets, summed", SERIES[0]), ("unions", "buckets, unions", SERIES[1])):
@@ -104,3 +96,15 @@ def draw_theorem2(evidence: Evidence) -> Figure:
         "Theorem 2. Hashing brings clients' label distributions closer",
         "Mean over neighbouring clients, counts smoothed before hashing; bars are the spread over hash functions.",
     )
+
+
+def _fill_panels(
+    drawing: Drawing, evidence: Evidence, about: str
+) -> Iterator[tuple[Any, Source, list[dict[str, Any]]]]:
+    """Yield panel, set and rows for each set that was measured; say of the other panels that they are empty."""
+    for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
+        rows = evidence.hashed(source, about)
+        if rows:
+            yield panel, source, rows
+        else:
+            say_empty(panel)

@@ -67,7 +67,7 @@ def make_sizes(evidence: Evidence) -> Table:
             return " × ".join(str(width) for width in config.hidden_sizes)
 
         def hashed(config: Config, value: int) -> str:
-            return NONE if config.algorithm == "fedavg" else f"{value:,}"
+            return NONE if config.is_fedavg else f"{value:,}"
 
         for name, ours, printed in (("R", own.num_tables, source.shape.R), ("B", own.num_buckets, source.shape.B)):
             field_name = "num_tables" if name == "R" else "num_buckets"

@@ -16,7 +16,7 @@ from fedmlh.evaluation.costs import peak_memory_bytes
 from fedmlh.evaluation.evaluate import Evaluator, Examined, LabelCounts, selection_score
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
-from fedmlh.model.decoder import Decoder
+from fedmlh.model.ranking import Decoder
 from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold
 from fedmlh.oneround.corrected import Corrected
 from fedmlh.oneround.exchange import Terms, asks_for_buckets, spread

@@ -1,6 +1,6 @@
 """What the model of one round gives each simulated client on its held-out points, and what it would reach alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division
 from fedmlh.evaluation.evaluate import Values
 from fedmlh.oneround.choose import POWERS, RIDGES
+from fedmlh.oneround.exchange import Respondent
 from fedmlh.runs.one_round.closing import Closing, pick_rows
 from fedmlh.runs.population import Population
 from fedmlh.runs.rounds import Tell
@@ -17,10 +18,13 @@ from fedmlh.runs.rounds import Tell
 Compare = Callable[[Closing, np.ndarray], dict[str, Any]]
 
 
-def make_row(division: Division, client: int, held_out: int, values: Values) -> dict[str, Any]:
-    """Return what a summary says of a client: its points, how many were held out, and what the model gives these."""
-    examples = len(division.shards[client])
-    return {"client": client, "examples": examples, "held_out": held_out, "precision": values["precision"]}
+def make_row(division: Division, client: int, held_out: int, values: Values, own: Sequence[str]) -> dict[str, Any]:
+    """Return what a summary says of a client: its points, how many were held out, and what the model gives these.
+
+    `own`: the metrics of users, which are shown as well.
+    """
+    row = {"client": client, "examples": len(division.shards[client]), "held_out": held_out}
+    return row | {name: values[name] for name in ("precision", *own)}
 
 
 def compare_clients(dataset: Dataset, division: Division, population: Population, tell: Tell) -> Compare:
@@ -38,12 +42,15 @@ def compare_clients(dataset: Dataset, division: Division, population: Population
         parts = {number: np.flatnonzero(np.isin(picked, own)) for number, own in held_out.items()}
         parts = {number: own for number, own in parts.items() if len(own)}
         for number, values in closing.evaluator.judge_parts(labels, points.Y, parts).items():
-            row = make_row(division, number, len(parts[number]), values)
+            row = make_row(division, number, len(parts[number]), values, config.metrics)
             if config.local_baseline:
                 tell(f"solving for client {number} alone")
-                own, sums = points.take(parts[number]), population.respondent(number).sum(closing.terms, closing.seeds)
+                own = points.take(parts[number])
+                respondent = Respondent(population.task, number, *population.points(number), population.labels)
+                sums = respondent.sum(closing.terms, closing.seeds)
                 alone = closing.appoint(closing.pose(sums), own).choose(RIDGES, POWERS)
-                row["precision_alone"] = closing.evaluator.judge(alone.labels, own.Y)["precision"]
+                judged = closing.evaluator.judge(alone.labels, own.Y)
+                row |= {f"{name}_alone": judged[name] for name in ("precision", *config.metrics)}
             if config.partition == "folder":
                 row["site"] = dataset.site_names[number]
             rows.append(row)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from fedmlh.federated.messages import Rejected
 from fedmlh.oneround.choose import Choice
+from fedmlh.oneround.desk import Question
 from fedmlh.oneround.exchange import HELD, Terms
 from fedmlh.oneround.holding import LEAST, POWER, RIDGE, Extent, choose_ridge
 from fedmlh.oneround.solve import NotPositive
@@ -28,7 +29,8 @@ class HeldOut:
 
     def collect(self) -> None:
         """Ask these clients; who sends nothing is done without."""
-        found = self.exchange.collect(HELD, sorted(self._extents), self.terms.encode(), self._read)
+        question = Question(HELD, self.terms.encode(), self._read)
+        found = self.exchange.collect(question, sorted(self._extents))
         self.total = self._add_up(sums for _, sums in found)
 
     def leave_out(self, clients: Collection[int]) -> None:
@@ -51,10 +53,10 @@ class HeldOut:
         return desk.read_held_out(client, message, self.terms, self.num_slots, self._extents[client])
 
     def _add_up(self, parts: Iterable[Sums]) -> Sums:
-        adder = Adder()
+        adder = Adder(self.num_slots, self.exchange.desk.num_outputs)
         for part in parts:
             adder.add(part)
-        return adder.total(self.num_slots, self.exchange.desk.num_outputs)
+        return adder.result()
 
 
 def choose_without_points(closing: Closing, sums: Sums, held: Sums | None) -> tuple[Choice, str]:

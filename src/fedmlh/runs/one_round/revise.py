@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.data.dataset import Dataset
+from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.readers.formats import load
 from fedmlh.data.readers.jsonl import index_labels
+from fedmlh.data.text import DEFAULT_DIM
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.messages import Rejected, StatisticsHeader, unpack
@@ -21,7 +22,8 @@ from fedmlh.federated.task import Task
 from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.exchange import SUMS, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import SUMS, Respondent, Terms
 from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.wire import decode_sums, read_points
 from fedmlh.runs.folder import RunFolder
@@ -32,9 +34,6 @@ from fedmlh.runs.one_round.collecting import OWN
 from fedmlh.runs.rounds import Run, Tell, ignore
 from fedmlh.storage import read_checked, write_checked
 
-#: Points of a client with the labels of the run.
-Points = tuple[csr_matrix, csr_matrix]
-
 
 def revise(
     run: Path,
@@ -42,7 +41,7 @@ def revise(
     out: Path,
     *,
     remove: Collection[int] = (),
-    add: Sequence[Points] = (),
+    add: Sequence[Split] = (),
     tell: Tell = ignore,
 ) -> Run:
     """Solve again for the clients of a run without some and with others, in the new folder `out`."""
@@ -70,11 +69,11 @@ def revise(
         new = {first + place: points for place, points in enumerate(add)}
         desk = Desk(task, {client: _examples(message) for client, message in messages.items()})
         desk.run = next(map(_run, messages.values()), desk.run)
-        desk.max_examples = {**desk.max_examples, **{client: X.shape[0] for client, (X, _) in new.items()}}
-        for client, (X, Y) in new.items():
+        desk.max_examples = {**desk.max_examples, **{client: len(points) for client, points in new.items()}}
+        for client, points in new.items():
             request = desk.request(SUMS, client, terms.encode())
-            messages[client] = Respondent(task, client, X, Y, dataset.labels).reply(request)
-            tell(f"client {client}: {X.shape[0]:,} points added")
+            messages[client] = Respondent(task, client, points.X, points.Y, dataset.labels).reply(request)
+            tell(f"client {client}: {len(points):,} points added")
         check_room(sum(desk.max_examples.values()), task.config.point_bits)
         closing = Closing(
             task, bundle.seeds, terms, dataset, LabelCounts.of(dataset.train), pick_device(task.config.device), tell
@@ -103,11 +102,12 @@ def revise(
         return Run(closing.write(folder, solved, record, {"training_points": sums.points}), folder.path)
 
 
-def read_client(folder: Path, dataset: Dataset) -> Points:
+def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Split:
     """Return the training points of a data folder with the features and labels of a run's data."""
     if dataset.text is not None and dataset.text.kind != "hashing":
         raise UserError("the text of this run was made features by what all its data says: no client can be added")
-    own = load(folder) if dataset.text is None else load(folder, text_dim=dataset.num_features)
+    text_dim = DEFAULT_DIM if dataset.text is None else dataset.num_features
+    own = load(folder, data_format=data_format, text_dim=text_dim)
     if (own.text is None) != (dataset.text is None) or own.num_features != dataset.num_features:
         raise UserError(
             f"{folder}: {own.num_features:,} features{' of text' if own.text else ''}, but the run was trained on "
@@ -123,7 +123,7 @@ def read_client(folder: Path, dataset: Dataset) -> Points:
     moved = csr_matrix((moved.data, moved.indices, moved.indptr), shape=(len(own.train), dataset.num_labels))
     moved.sum_duplicates()
     moved.data[:] = 1
-    return own.train.X, moved
+    return Split(own.train.X, moved)
 
 
 def read_messages(run: RunFolder) -> dict[int, bytes]:
@@ -144,13 +144,13 @@ def read_messages(run: RunFolder) -> dict[int, bytes]:
 
 def add_up(desk: Desk, messages: dict[int, bytes], terms: Terms, num_slots: int) -> Sums:
     """Return the sums of all these clients."""
-    adder = Adder()
+    adder = Adder(num_slots, desk.num_outputs)
     for client, message in messages.items():
         try:
             adder.add(desk.read_sums(client, message, terms, num_slots))
         except Rejected as refusal:
             raise UserError(f"the sums of client {client} cannot be used ({refusal}): train again") from None
-    return adder.total(num_slots, desk.num_outputs)
+    return adder.result()
 
 
 def _decode_own(payload: bytes, desk: Desk, num_slots: int) -> Sums:

@@ -4,9 +4,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Never
 
 import torch
 
@@ -16,13 +15,15 @@ from fedmlh.data.division import divide
 from fedmlh.errors import UserError
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import LabelCounts
-from fedmlh.federated.messages import Reason, Rejected
+from fedmlh.federated.mail import Outbox, Reply
+from fedmlh.federated.messages import Reason
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Desk, Respondent, Terms
+from fedmlh.oneround.desk import Desk
+from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Respondent, Terms
 from fedmlh.oneround.holding import asks_for_held_out
 from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
@@ -31,7 +32,7 @@ from fedmlh.oneround.wire import encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.one_round.closing import Closing, pick_points
-from fedmlh.runs.one_round.collecting import OWN, Ask, Exchange, Post
+from fedmlh.runs.one_round.collecting import OWN, Exchange
 from fedmlh.runs.one_round.comparing import Compare, compare_clients
 from fedmlh.runs.one_round.correcting import Corrector, Reach
 from fedmlh.runs.one_round.frozen import read_terms, write_terms
@@ -64,19 +65,18 @@ def run_once(
         division = divide(dataset.train, config)
         tell_division(dataset, division, config.partition, tell)
         task = Task(config, dataset.num_features, dataset.num_labels)
-        sizes = {number: len(shard) for number, shard in division.shards.items()}
+        sizes = {client_id: len(shard) for client_id, shard in division.shards.items()}
         desk = Desk(task, sizes, dataset.fingerprint)
         population = Population(task, desk.seeds, division.shards, b"", dataset.labels, pick_device(config.device))
         with ExitStack() as stack:
             live = [stack.enter_context(engine(population, workers))]
 
-            def ask(clients: Sequence[int], post: Post) -> Iterable[tuple[int, bytes | Rejected]]:
-                # A population of respondents answers any message; what a round of training adds is not needed here.
-                return cast(Ask, live[0].exchange)(clients, post)
+            def ask(clients: Sequence[int], outbox: Outbox[Never]) -> Iterable[tuple[int, Reply]]:
+                return live[0].exchange(clients, outbox)
 
             @contextmanager
             def reach(networks: Task, seeds: Seeds) -> Iterator[Clients]:
-                # Those who train take the places of those who answered, who come back once the networks are trained.
+                # Clients that train take the place of those that answered, which come back once networks are trained.
                 stack.close()
                 with engine(replace(population, task=networks, seeds=seeds), workers) as clients:
                     yield clients
@@ -115,7 +115,7 @@ class Work:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Return what is learned."""
         return self.exchange.desk.task
 
     def finish(self, folder: RunFolder) -> dict[str, Any]:
@@ -177,10 +177,10 @@ class Work:
             return frozen
         config = self.task.config
         counts, accepted = Counts.of(self.validation.X), []
-        read = self.exchange.desk.read_counts
-        for client, content in self.exchange.collect(COUNTS, sorted(self.exchange.desk.max_examples), b"", read):
+        desk = self.exchange.desk
+        for client_id, content in self.exchange.collect(desk.ask_counts(), sorted(desk.max_examples)):
             counts += content
-            accepted.append(client)
+            accepted.append(client_id)
         self.check_quorum(accepted, COUNTS)
         outputs = self.task.num_tables * self.task.num_outputs
         limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
@@ -198,24 +198,24 @@ class Work:
 
     def gather(self, terms: Terms, num_slots: int, held_out: HeldOut | None) -> tuple[list[int], Sums]:
         """Add up the sums of all clients, then ask them for the held-out ones."""
-        desk, adder, accepted = self.exchange.desk, Adder(), []
-        read = partial(desk.read_sums, terms=terms, num_slots=num_slots)
-        for client, sums in self.exchange.collect(SUMS, sorted(desk.max_examples), terms.encode(), read):
+        desk, accepted = self.exchange.desk, []
+        adder = Adder(num_slots, desk.num_outputs)
+        for client_id, sums in self.exchange.collect(desk.ask_sums(terms, num_slots), sorted(desk.max_examples)):
             adder.add(sums)
-            accepted.append(client)
+            accepted.append(client_id)
             if held_out is not None:
-                held_out.note(client, sums)
+                held_out.note(client_id, sums)
         self.check_quorum(accepted, SUMS)
         if held_out is not None:
             held_out.collect()
-        return sorted(accepted), adder.total(num_slots, desk.num_outputs)
+        return sorted(accepted), adder.result()
 
     def leave_out(
         self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums, held_out: HeldOut | None
     ) -> tuple[list[int], Sums]:
         """Return which clients are left, and the sums without those that no points have."""
-        read = partial(self.exchange.desk.read_sums, terms=terms, num_slots=num_slots)
-        found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, read)
+        question = self.exchange.desk.ask_sums(terms, num_slots)
+        found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, question.read)
         if not found:
             raise UserError(
                 "the sums of all clients have no solution, though those of each client alone could be: set a larger "

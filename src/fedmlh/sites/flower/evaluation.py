@@ -1,5 +1,6 @@
 """Evaluation at a site and over all sites, once the best round is known."""
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from fedmlh.engines.local import live_in_process
-from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+from fedmlh.errors import UserError
+from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
 from fedmlh.evaluation.metrics import add_sums, summarize_sums
+from fedmlh.evaluation.own import AddedMetrics
 from fedmlh.evaluation.questions import Report, ask, read_question, read_report, write_report
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
@@ -38,12 +41,13 @@ def answer_question(site: Site, message: bytes) -> bytes:
         population = Population(task, seeds, {site.number: train}, b"", labels, CPU)
         ended = train_alone(population, site.number, judge, live_in_process)
         model, number = ended.best_model, ended.best_round
-    return write_report(header, Report(evaluator.measure(model, points), number))
+    sums, own = evaluator.measure(model, points)
+    return write_report(header, Report(sums, number, own))
 
 
 def compare_sites(federation: Federation, server: Server, sites: GridSites, progress: Progress) -> dict[str, Any]:
     """A row for each site that answers: the selected model on its own points, and what it would reach alone."""
-    config = federation.agreement.config
+    config, own = federation.agreement.config, AddedMetrics.of(server.task)
     enrolments = {number: entry for number, entry in federation.enrolments().items() if number in sites.nodes}
     sent, received = 0, 0
 
@@ -65,7 +69,8 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
                 if isinstance(reply, Rejected):
                     raise reply
                 received += len(reply)
-                reports[number] = read_report(reply, questions[number], config.top_k, enrolment.held_out, config.rounds)
+                points = enrolment.held_out
+                reports[number] = read_report(reply, questions[number], config.top_k, points, config.rounds, own)
             except Rejected as refusal:
                 print(f"fedmlh: no evaluation from site {enrolment.site}: {refusal}", flush=True)
         return reports
@@ -84,16 +89,26 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
             "site": enrolment.site,
             "examples": enrolment.examples,
             "held_out": enrolment.held_out,
-            "precision": summarize_sums(report.sums)["precision"],
+            **_summarize([report], own),
         }
         if number in alone:
-            row["precision_alone"] = summarize_sums(alone[number].sums)["precision"]
+            row |= {f"{metric}_alone": values for metric, values in _summarize([alone[number]], own).items()}
             row["best_round_alone"] = alone[number].round
         rows.append(row)
-    total = reduce(add_sums, [report.sums for report in together.values()])
+    try:
+        total = _summarize(list(together.values()), own)
+    except UserError as problem:  # no site may end a run by sums that have no value only together with those of others
+        print(f"fedmlh: no figures over all sites: {problem}", flush=True)
+        total = {}
     return {
         "clients": rows,
-        "precision_at_sites": summarize_sums(total)["precision"],
+        **{f"{metric}_at_sites": values for metric, values in total.items()},
         "evaluation_bytes_up": received,
         "evaluation_bytes_down": sent,
     }
+
+
+def _summarize(reports: Sequence[Report], own: AddedMetrics) -> Values:
+    """Return what is shown of reports: precision, and every metric of a user, over the points of all of them."""
+    total = reduce(add_sums, [report.sums for report in reports])
+    return {"precision": summarize_sums(total)["precision"], **own.values([report.own for report in reports])}

@@ -1,4 +1,4 @@
-"""How the server reaches sites: an Exchange over Flower's Grid, with a deadline for each attempt."""
+"""How the server reaches sites: over Flower's Grid, with a deadline for each attempt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmlh.federated.client import Memory
+from fedmlh.federated.mail import Reply
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.sites.flower.envelope import unwrap, wrap
 
@@ -22,33 +23,31 @@ class GridSites:
         self.nodes = nodes
         self.deadline = deadline
         self.quorum = quorum
-        #: Empty for ever: what a site keeps between rounds, it keeps itself.
+        #: Always empty: what a site keeps between rounds, it keeps itself.
         self.memories: dict[int, Memory] = {}
 
-    def exchange(
-        self, sampled: Sequence[int], broadcast: Callable[[int], bytes]
-    ) -> Iterator[tuple[int, bytes | Rejected]]:
-        """Have the sampled sites train; replies come as they arrive, until the deadline."""
-        return self.ask("train", sampled, broadcast, self.quorum, self.deadline)
+    def exchange(self, sampled: Sequence[int], write: Callable[[int], bytes]) -> Iterator[tuple[int, Reply]]:
+        """Have the sampled sites answer what is written to them; replies come as they arrive, until the deadline."""
+        return self.ask("train", sampled, write, self.quorum, self.deadline)
 
     def ask(
         self, kind: str, sites: Sequence[int], write: Callable[[int], bytes], quorum: int, deadline: float
-    ) -> Iterator[tuple[int, bytes | Rejected]]:
+    ) -> Iterator[tuple[int, Reply]]:
         """Send each site its message once it is connected, and wait for the replies.
 
         Sites that have not enrolled are absent. Those that are not connected are waited for as long as others are, or
         as long as the quorum needs them.
         """
         end = time.monotonic() + deadline
-        absent, asked, answers = [client for client in sites if client in self.nodes], dict[str, int](), 0
+        absent, asked, answers = [client_id for client_id in sites if client_id in self.nodes], dict[str, int](), 0
         while absent or asked:
             left = end - time.monotonic()
             if left <= 0:
                 break
             online = set(self.grid.get_node_ids())
-            for client in [client for client in absent if self.nodes[client] in online]:
-                asked[self._send(kind, client, write(client), left)] = client
-                absent.remove(client)
+            for client_id in [client_id for client_id in absent if self.nodes[client_id] in online]:
+                asked[self._send(kind, client_id, write(client_id), left)] = client_id
+                absent.remove(client_id)
             # One at a time: the updates of a round need not all lie in memory at once.
             for identifier in list(asked):
                 for reply in self.grid.pull_messages([identifier]):
@@ -59,15 +58,15 @@ class GridSites:
             if not asked and answers >= quorum:
                 break
             time.sleep(PAUSE)
-        for client in sites:
-            if client not in self.nodes:
-                yield client, Rejected(Reason.ABSENT, "the site has not enrolled")
-        for client in absent:
-            yield client, Rejected(Reason.ABSENT, "the site was not connected")
-        for client in asked.values():
-            yield client, Rejected(Reason.LATE, f"no reply within {deadline:g} s")
+        for client_id in sites:
+            if client_id not in self.nodes:
+                yield client_id, Rejected(Reason.ABSENT, "the site has not enrolled")
+        for client_id in absent:
+            yield client_id, Rejected(Reason.ABSENT, "the site was not connected")
+        for client_id in asked.values():
+            yield client_id, Rejected(Reason.LATE, f"no reply within {deadline:g} s")
 
-    def _send(self, kind: str, client: int, message: bytes, seconds: float) -> str:
+    def _send(self, kind: str, client_id: int, message: bytes, seconds: float) -> str:
         # A site that comes back after the deadline finds nothing to do: the message has expired by then.
-        (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client], kind, ttl=seconds)])
+        (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client_id], kind, ttl=seconds)])
         return str(identifier)

@@ -72,11 +72,10 @@ def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Pope
     with ExitStack() as stack:
         nodes: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(lambda: stop(*nodes.values()))
-        for site in federation.agreement.sites:
-            folder = federation.path / site
-            stack.enter_context(joined(folder))
+        for name in federation.agreement.sites:
+            folder = federation.path / name
             log = stack.enter_context(open(folder / "supernode.log", "ab"))
-            nodes[site] = start_supernode(folder, log)
+            nodes[name] = start_supernode(stack.enter_context(joined(folder)), log)
         yield nodes
 
 

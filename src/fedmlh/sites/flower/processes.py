@@ -14,11 +14,14 @@ from typing import IO
 import httpx
 
 from fedmlh.errors import UserError
+from fedmlh.evaluation.own import AddedMetrics
+from fedmlh.evaluation.questions import largest_report
 from fedmlh.federated.codecs import make_codec
+from fedmlh.federated.drift import count_vectors
 from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
 from fedmlh.lock import InUse, hold
-from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.desk import Desk
 from fedmlh.sites.agreement import split_address
 from fedmlh.sites.federation import DAYS, Federation
 from fedmlh.sites.flower.child import make_command
@@ -45,8 +48,6 @@ RELEASE = 10.0
 AGAIN = 10.0
 #: A run begins when all listed sites have enrolled and are connected.
 EVERYONE = Patience()
-#: Bytes of what a site reports of an evaluation, as evaluation/questions.py takes it.
-MOST_REPORT = 64 * 1024
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -88,9 +89,9 @@ def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen
     return _start("fedmlh.sites.flower.superlink", arguments, settings, log)
 
 
-def start_supernode(folder: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+def start_supernode(site: Site, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     """Start a site's end of the connection; it goes on trying while the server cannot be reached."""
-    site, folder = Site(folder), folder.resolve()
+    folder = site.folder.resolve()
     site.warm_up()
     if set(str(folder)) & set("\"'\\"):
         raise UserError(f"{folder}: Flower cannot pass on a path with quotes or backslashes: move the folder")
@@ -131,9 +132,8 @@ def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
     if task.config.training == "one-round":
         sums = FRAME + MAX_HEADER + Desk(task, dict(enumerate(examples))).most_reply()
         return max(sums, largest_reply(task.networks)) if task.config.correct else sums
-    vectors = 2 if task.config.correction == "scaffold" else 1
-    update = vectors * make_codec(task.config.update_codec).size(task.stack.num_parameters)
-    return FRAME + MAX_HEADER + max(update, MOST_REPORT)
+    update = count_vectors(task.config) * make_codec(task.config.update_codec).size(task.stack.num_parameters)
+    return FRAME + MAX_HEADER + max(update, largest_report(AddedMetrics.of(task)))
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ def keep_supernode(folder: Path, tell: Tell) -> None:
         tell(f"site {site.name} takes part whenever {site.agreement.address} asks; what Flower says goes to {log}")
         while True:
             with open(log, "ab") as lines:
-                process = start_supernode(folder, lines)
+                process = start_supernode(site, lines)
                 try:
                     process.wait()
                 finally:

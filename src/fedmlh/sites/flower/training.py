@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.server import Server
 from fedmlh.model.device import pick_device
-from fedmlh.oneround.exchange import Desk
+from fedmlh.oneround.desk import Desk
 from fedmlh.oneround.sums import check_room
 from fedmlh.runs.one_round.collecting import Exchange
 from fedmlh.runs.one_round.run import Work
@@ -27,10 +27,11 @@ def train(federation: Federation, grid: Grid) -> None:
     federation.run.check(config, resume=True)
     device = pick_device(config.device)
     enrolments = federation.enrolments()
-    nodes = {number: node for number, node in federation.read_nodes().items() if number in enrolments}
-    federation.check_confirmed({number: enrolments[number] for number in nodes})
+    nodes = {client_id: node for client_id, node in federation.read_nodes().items() if client_id in enrolments}
+    federation.check_confirmed({client_id: enrolments[client_id] for client_id in nodes})
     # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
-    examples = {number: enrolments[number].examples if number in nodes else 1 for number in range(len(agreement.sites))}
+    clients = range(len(agreement.sites))
+    examples = {client_id: enrolments[client_id].examples if client_id in nodes else 1 for client_id in clients}
     if config.training == "one-round":
         # There is no later round for sites that are not connected: all are waited for until the deadline.
         sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
