@@ -24,6 +24,7 @@ from fedmlh.cli.terminal import console, open_data, print_report, progress, resu
 from fedmlh.config import Config, parse_setting
 from fedmlh.errors import UserError
 from fedmlh.lock import hold, is_empty
+from fedmlh.runs.progress import show_precision
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
@@ -192,17 +193,12 @@ def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, title: str
 def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar on a terminal, a line per round elsewhere."""
     if not console.is_terminal:
-        yield lambda record: tell(f"round {record['round']} of at most {rounds}, {title}: {_show_precision(record)}")
+        yield lambda record: tell(f"round {record['round']} of at most {rounds}, {title}: {show_precision(record)}")
         return
     with progress(console, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         job = bar.add_task(title, total=rounds)
 
         def watch(record: dict[str, Any]) -> None:
-            bar.update(job, completed=record["round"], description=f"{title}  {_show_precision(record)}")
+            bar.update(job, completed=record["round"], description=f"{title}  {show_precision(record)}")
 
         yield watch
-
-
-def _show_precision(record: dict[str, Any]) -> str:
-    values = (record.get("validation") or record["test"])["precision"]
-    return f"P@{'/'.join(values)} {'/'.join(f'{100 * value:.1f}' for value in values.values())} %"

@@ -82,4 +82,4 @@ def replay(
         with live_in_process(population, workers) as local:
             yield ReplayedClients(local, lines)
 
-    return run(config, dataset, out, engine=live, workers=workers, watch=watch, tell=tell)
+    return run(config, dataset, out, engine=live, progress=False, workers=workers, watch=watch, tell=tell)
