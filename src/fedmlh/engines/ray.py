@@ -197,13 +197,13 @@ def live_on_ray(
 ) -> Iterator[RayClients | RayRespondents]:
     """Clients on the cluster at an address; without one on the cluster that this process has joined, or a local one."""
     if population.device.type != "cpu" and not population.answers_once:
-        raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
+        raise UserError("workers of the Ray engine train on CPU cores: set device to cpu (--device cpu)")
     sent = {hashlib.sha256(source).hexdigest() for _, source in list_sources()}
     for part in population.task.config.foreign:
         if part["sha256"] not in sent:
             raise UserError(
                 f"the part '{part['name']}' was registered in {part['origin']}, which workers of the Ray engine do not "
-                f"execute: put it into a file of parts, for --parts or fedmlh.load_parts"
+                f"execute: put it into a file of parts (load_parts, --parts)"
             )
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))

@@ -66,6 +66,8 @@ class Exchange:
                         known.add(client)
                         yield client, content
             missing = [client for client in clients if client not in known]
+            if known:
+                self.tell(f"{part}: {len(known):,} of {len(clients):,} clients had answered before")
             self.bytes_down += sum(len(self.desk.request(part, client, payload)) for client in known)
             replies = self.ask(missing, self._write(part, payload, sent)) if missing else ()
             for asked, (client, reply) in enumerate(replies, 1):
