@@ -346,6 +346,16 @@ def test_values_far_outside_a_guide_are_told(guide: object) -> None:
     assert guide.low == 0 or is_told(guide.low * 0.99)
 
 
+def test_the_page_of_objectives_lists_the_guides() -> None:
+    def show(value: float) -> str:
+        return f"{value:,.5f}".rstrip("0").rstrip(".")
+
+    page = (ROOT / "docs/objectives.md").read_text()
+    for guide in GUIDES:
+        row = rf"\| `{guide.setting}` \| [^|\n]+ \| {show(guide.low)} to {show(guide.high)} \|"
+        assert re.search(row, page), guide
+
+
 @pytest.mark.parametrize("name", presets())
 def test_presets_are_within_all_guides(name: str) -> None:
     config = Config.load(name)
@@ -422,7 +432,7 @@ def test_the_caption_of_the_clients_says_whose_points_they_are(finished: Path, t
         return (tmp_path / "r.html").read_text().partition("<h2>Clients</h2>")[2]
 
     simulated = report(finished)
-    assert "Simulated clients: P@k in %, on the validation points" in simulated
+    assert "Simulated clients: P@k in %, on the client’s share of the validation points" in simulated
     assert "Real sites" not in simulated
     assert "Alone" not in simulated
     assert "<th>client</th>" in simulated

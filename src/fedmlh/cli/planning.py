@@ -1,5 +1,6 @@
 """The commands that settle a config before a run."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 from rich.table import Table
 
 from fedmlh.cli.options import ConfigArgument, FormatOption, SetOption, configure
-from fedmlh.cli.terminal import console, print_json, reading
+from fedmlh.cli.terminal import console, print_json
 from fedmlh.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def plan(
         for name, is_known in known.items():
             if is_known:
                 raise UserError(f"{name} follows from --data: leave one of the two out")
-        found = _count(data, data_format)
+        found = _count(data, data_format, quiet=as_json)
         points, positives = found.points, int(found.labels.sum())
         features, labels = len(found.features), len(found.labels)
     elif labels is None:
@@ -89,11 +90,11 @@ def plan(
         _show_once(once)
 
 
-def _count(folder: Path, data_format: str) -> "Occurrences":
+def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
     from fedmlh.data.readers.formats import load_training
     from fedmlh.oneround.forecast import Occurrences
 
-    with reading():
+    with nullcontext() if quiet or not console.is_terminal else console.status("reading data"):
         train = load_training(folder, data_format)
     return Occurrences.of(train.X, train.Y)
 

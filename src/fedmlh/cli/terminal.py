@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,11 +54,6 @@ def progress(*columns: ProgressColumn, **options: Any) -> Progress:
         redirect_stdout=console.is_terminal,  # what is printed into a file stays there
         **options,
     )
-
-
-def reading() -> AbstractContextManager[object]:
-    """Say on a terminal, as long as the context lasts, that data is read."""
-    return errors.status("reading data") if errors.is_terminal else nullcontext()
 
 
 class Terminated(BaseException):
@@ -125,7 +120,7 @@ def open_data(config: Config) -> "Dataset":
     """The data that the config names."""
     from fedmlh.data.source import open_dataset
 
-    with reading():
+    with errors.status("reading data") if errors.is_terminal else nullcontext():
         return open_dataset(config)
 
 

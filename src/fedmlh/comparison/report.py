@@ -47,8 +47,8 @@ _DIFFERENCES = (
     "It says what other test points may give. A claim needs both intervals to leave out 0."
 )
 _SIMULATED = (
-    "Simulated clients: P@k in %, on the validation points that the partition gives the client as it gives it points "
-    "to train on. Validation points also chose the model."
+    "Simulated clients: P@k in %, on the client’s share of the validation points, which the partition distributes as "
+    "it does training points. They also chose the model."
 )
 _AT_SITES = "Real sites: P@k in %, measured by each site on the points that it holds out."
 _ALONE = "“Alone”: the model that the client trains on its own points only, at its best round on these points."
