@@ -281,7 +281,7 @@ def test_folders_that_are_taken_are_refused(
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
     assert call("tune", data, "--out", tmp_path / "other", *QUICK, "--resume") == 2
-    assert "holds no search to go on with" in capsys.readouterr().err
+    assert "holds no search to resume" in capsys.readouterr().err
     with fedmlh.lock.hold(tmp_path / "held"):
         assert call("tune", data, "--out", tmp_path / "held", *QUICK) == 2
     assert "is in use by process" in capsys.readouterr().err
@@ -295,7 +295,9 @@ def test_without_optuna_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert call("tune", data, "--out", tmp_path / "out") == 2
-    assert "tune needs Optuna, which is not installed: pip install 'fedmlh[tune]'" in capsys.readouterr().err
+    assert (
+        'tune needs Optuna, which is not installed: pip install -c constraints.txt ".[tune]"' in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -42,7 +42,7 @@ class Model:
             raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
         if (folder / "config.toml").is_file() and not os.path.lexists(folder / "manifest.json"):
             if not (folder / "model").is_dir():
-                raise UserError(f"{folder} holds no model yet: finish the run first (fedmlh run … --resume)")
+                raise UserError(f"{folder} holds no model yet: finish the run first (resume=True, --resume)")
             folder = folder / "model"
         return cls(load_bundle(folder, root), device)
 
