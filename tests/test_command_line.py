@@ -10,32 +10,16 @@ import pytest
 from scipy.sparse import csr_array
 
 import fedmlh
-from fedmlh import cli
+from command_line import TINY, call
 from fedmlh.config import Config, presets
 
 ROOT = Path(__file__).parent.parent
 EURLEX = ROOT.parent / "shared" / "data" / "EurLex-EuroVoc-titles-4K"
-TINY = [
-    *("--set", "synthetic_points=400", "--set", "synthetic_features=300", "--set", "synthetic_labels=60"),
-    *("--set", "feature_dim=64", "--set", "num_buckets=20", "--set", "hidden_sizes=16", "--set", "local_epochs=1"),
-]
 SUMMARY_KEYS = set(
     "algorithm num_parameters model_bytes best_round rounds precision precision_paper ndcg psp recall "
     "precision_infrequent bytes_up bytes_down bytes_up_to_best bytes_down_to_best paper_volume_bytes "
     "seconds_per_round peak_memory_bytes seed".split()
 )
-
-
-def call(*arguments: object) -> int:
-    """The exit code of a command, run in this process."""
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 def strip_times(record: dict[str, object]) -> dict[str, object]:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import random
-import sys
 import tarfile
 import threading
 import zipfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from command_line import call
 from fedmlh import cli
 from fedmlh.config import Config
 from fedmlh.data.public import archive, catalog, download
@@ -507,17 +507,6 @@ def test_what_is_there_is_left_alone(server: Server, tmp_path: Path, record: str
             get(server, taken)
     assert names(target) == before
     assert server.asked == []
-
-
-def call(*arguments: object) -> int:
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 def test_the_command(

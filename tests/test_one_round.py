@@ -1,12 +1,10 @@
 """One round: points as whole numbers, sums that do not depend on who held which point, and the linear model of them."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import shutil
-import sys
 import zlib
 
 import numpy as np
@@ -17,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, triu, vstack
 from sklearn.linear_model import Ridge
 
-from fedmlh import Config, Model, cli, run
+from command_line import call
+from fedmlh import Config, Model, run
 from fedmlh.data.division import divide
 from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
@@ -662,12 +661,10 @@ def test_the_summary_has_what_that_of_any_run_has(data, finished, tmp_path):
     assert json.loads((finished.folder / "summary.json").read_text()).keys() >= finished.summary.keys()
 
 
-def test_folders_of_runs_are_reported_side_by_side(data, finished, tmp_path, capsys, monkeypatch):
+def test_folders_of_runs_are_reported_side_by_side(data, finished, tmp_path, capsys):
     other = run(ONCE.replace(seed=1), data, tmp_path / "other")
     page = tmp_path / "report.html"
-    monkeypatch.setattr(sys, "argv", ["fedmlh", "report", *map(str, (finished.folder, other.folder, "--out", page))])
-    with contextlib.suppress(SystemExit):
-        cli.main()
+    assert call("report", finished.folder, other.folder, "--out", page) == 0
     assert "one-round" in capsys.readouterr().out
     assert page.read_text().count("one-round") >= 2
 

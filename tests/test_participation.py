@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmlh import cli
+from command_line import call
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
@@ -206,14 +206,6 @@ def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_th
     assert weights(tmp_path / "again") == weights(folder)
     healthy = run(config, DATA, tmp_path / "whole")
     assert record["bytes_down"] > RunFolder(healthy.folder).read_metrics()[dead_round - 1]["bytes_down"]
-
-
-def call(*arguments):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["fedmlh", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    return stop.value.code or 0
 
 
 def test_the_command_says_whether_the_model_came_out_again(runs, tmp_path, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedmlh
-from fedmlh import cli
+from command_line import call
 from fedmlh.config import Config
 from fedmlh.data.readers.convert import write
 from fedmlh.data.readers.formats import load
@@ -22,18 +22,6 @@ from fedmlh.tuning.search import FINISHED, Row
 from fedmlh.tuning.space import HASHED, IDENTITY, draw
 
 QUICK = ("--rounds", 3, "--clients", 3, "--budget", "60KiB", "--device", "cpu")
-
-
-def call(*arguments: object) -> int:
-    """The exit code of a command, run in this process."""
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 def read_trials(out: Path) -> list[dict[str, str]]:
