@@ -821,7 +821,8 @@ def test_attack_17_no_name_leads_out_of_runs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     seen: list[Path] = []
     monkeypatch.setattr(runs, "_run", lambda config, dataset, out, resume, **options: seen.append(out))
-    monkeypatch.setattr(runs, "print_report", lambda folders, target, tables=None: None)
+    monkeypatch.setattr(runs, "print_report", lambda folders, target, **options: None)
+    monkeypatch.setattr(runs, "check_begun", lambda out, what, named: None)
     config = tmp_path / "config.toml"
     for name in (*NAMES, "", ".", ".."):
         config.write_text(TINY.replace(name=name).to_toml())

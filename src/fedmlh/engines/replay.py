@@ -71,7 +71,10 @@ def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
 
 def explain_difference(original: RunFolder, copy: RunFolder) -> str:
     """Say why a replay may have ended with another model than the run, as far as their folders know."""
-    was, now = load_bundle(original.model, original.path), load_bundle(copy.model)
+    try:
+        was, now = load_bundle(original.model, original.path), load_bundle(copy.model)
+    except UserError as problem:
+        return str(problem)
     told = copy.read_config()
     chosen = {name for name, value in _CHOSEN.items() if getattr(told, name) == value}
     differing = [

@@ -139,8 +139,8 @@ class RunFolder:
     def count_rounds(self) -> int:
         """Return how many rounds are finished."""
         try:
-            return read_text(self.path / "metrics.jsonl", MOST_JSON).count("\n")
-        except (OSError, ValueError):
+            return read_bytes(self.path / "metrics.jsonl", MOST_JSON).count(b"\n")
+        except (OSError, ValueError, UserError):  # what is wrong with it is said where it is needed
             return 0
 
     def read_participation(self) -> list[Attempt]:
