@@ -56,8 +56,8 @@ def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
     """Label map and test scores of a model trained for a few rounds.  # [R, p], [R, n, B]"""
     data = fedmlh.load(folder)
     with tempfile.TemporaryDirectory() as out:
-        fedmlh.run(fedmlh.Config.load(preset).replace(rounds=10), data, f"{out}/run")
-        bundle = fedmlh.Model.load(f"{out}/run").bundle
+        fedmlh.run(fedmlh.Config.load(preset).replace(rounds=10), data, f"{out}/run", progress=False)
+        bundle = fedmlh.Model.load(f"{out}/run", progress=False).bundle
     features = bundle.task.feature_map(bundle.seeds).apply(data.test.X)
     buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets)
     with torch.no_grad():

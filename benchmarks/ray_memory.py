@@ -46,7 +46,7 @@ def train(engine: str, clients: int, rounds: int, workers: int, out: str) -> Non
     live = live_in_process
     if engine == "ray":
         from fedmlh.engines.ray import live_on_ray as live
-    summary = run(config, dataset, out, engine=live, workers=workers).summary
+    summary = run(config, dataset, out, engine=live, progress=False, workers=workers).summary
     parts = [m for split in (dataset.train, dataset.test) for m in (split.X, split.Y)]
     size = sum(array.nbytes for m in parts for array in (m.data, m.indices, m.indptr))
     figures = {name: summary[name] for name in ("precision", "bytes_up", "bytes_down", "seconds_per_round")}

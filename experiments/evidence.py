@@ -224,7 +224,10 @@ def measure_alone(folder: str, seed: int, device: str) -> dict[str, Any]:
         own = replace(dataset, train=Split(shard.X, shard.Y))
         with tempfile.TemporaryDirectory() as out:
             run = fedmlh.run(
-                settled.replace(partition="iid", num_clients=1, clients_per_round=1), own, Path(out) / "run"
+                settled.replace(partition="iid", num_clients=1, clients_per_round=1),
+                own,
+                Path(out) / "run",
+                progress=False,
             )
             bundle = load_bundle(run.folder / "model")
         models.append((*bundle.make_tools(device), bundle.weights))

@@ -42,7 +42,7 @@ def measure(data: str, variant: str, device: str, seed: int) -> dict[str, Any]:
     """Run one variant on one data set."""
     config = fedmlh.Config.load("one-round").replace(data=data, device=device, seed=seed, **VARIANTS[variant])
     with tempfile.TemporaryDirectory() as folder:
-        run = fedmlh.run(config, load(data), Path(folder) / "run", workers=1)
+        run = fedmlh.run(config, load(data), Path(folder) / "run", workers=1, progress=False)
         weights = (run.folder / "model" / "weights.safetensors").read_bytes()
     kept = {name: run.summary[name] for name in _KEPT if name in run.summary}
     kept["validation"] = kept["validation"]["precision"]

@@ -56,7 +56,7 @@ def train(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the summary of a run, and the record of each round."""
     with tempfile.TemporaryDirectory() as folder:
-        done = fedmlh.run(config, load(data), Path(folder) / "run", engine=engine, workers=1)
+        done = fedmlh.run(config, load(data), Path(folder) / "run", engine=engine, workers=1, progress=False)
         return done.summary, list(map(json.loads, (done.folder / "metrics.jsonl").read_text().splitlines()))
 
 

@@ -9,7 +9,7 @@ import pytest
 from fedmlh import parts
 from fedmlh.model import threads
 
-pytest.register_assert_rewrite("faulty_inputs")
+pytest.register_assert_rewrite("data_files", "faulty_inputs", "rehearsal")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from starlette.exceptions import HTTPException
 
+from command_line import call
 from fedmlh.cli.federation import _gather as gather
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
@@ -53,17 +54,16 @@ from fedmlh.sites.flower.envelope import unwrap
 from fedmlh.sites.flower.guard import FOR_NODES, Guard
 from fedmlh.sites.flower.limits import Limits, check_reply
 from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
-from fedmlh.sites.flower.processes import joined, largest_reply, stop
+from fedmlh.sites.flower.processes import joined, largest_reply
 from fedmlh.sites.flower.supernode import guard_interface
 from fedmlh.sites.flower.waiting import Patience, choose_sites, wait_for_sites
 from fedmlh.sites.keys import make_node_key
 from fedmlh.sites.site import Site
 from lying_site import CHUNK, LyingSite, Reply
 from once import BASE as ONCE
-from test_command_line import call
+from rehearsal import PATIENCE, find_processes, running, wait_for
 
 HERE = Path(__file__).parent
-PATIENCE = 300.0
 SMALL = Config(
     name="attacked",
     device="cpu",
@@ -86,64 +86,12 @@ SMALL = Config(
 )
 
 
-def wait_for(
-    what: Callable[[], object], doing: "subprocess.Popen[bytes] | None" = None, patience: float = PATIENCE
-) -> None:
-    end = time.monotonic() + patience
-    while not what():
-        assert time.monotonic() < end, "nothing came of it"
-        assert doing is None or doing.poll() is None, "the command ended too soon"
-        time.sleep(0.1)
-
-
-def find_processes(*words: str) -> list[int]:
-    """Processes that have all these words in their command or environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if text and all(word.encode() in text for word in words):
-                found.append(int(entry.name))
-    return found
-
-
 @pytest.fixture
 def open_path() -> Iterator[Path]:
     """A folder that every account can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
-
-
-class Commands:
-    """A server and its sites, each a command of its own as users give it."""
-
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
-        self.stack = ExitStack()
-
-    def call(self, name: str, *arguments: object, **settings: str) -> "subprocess.Popen[bytes]":
-        log = self.stack.enter_context((self.federation.path / f"{name}.log").open("ab"))
-        command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
-        self.stack.callback(stop, process, seconds=30)
-        return process
-
-    def start(self, *options: object) -> "subprocess.Popen[bytes]":
-        return self.call("start", "federation", "start", self.federation.path, *options)
-
-    def join(self, site: str) -> "subprocess.Popen[bytes]":
-        return self.call(site, "federation", "join", self.federation.path / site)
-
-
-@contextmanager
-def running(federation: Federation) -> Iterator[Commands]:
-    commands = Commands(federation)
-    with commands.stack:
-        yield commands
 
 
 def intrude(told: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from command_line import make_command
 from faulty_inputs.models import seal
 from fedmlh import drafts, lock
 from fedmlh.data.public.download import download
@@ -41,27 +42,23 @@ SMALL = open_dataset(TINY)
 
 #: Runs the commands that come in, one per line, each with an alarm and with 1 GiB more than it has so far.
 DRIVER = """
-import contextlib, io, json, resource, signal, sys
-from fedmlh import cli
+import json, resource, signal, sys
+from command_line import invoke
 
 def ring(number, frame):
     raise RuntimeError("HANGS")
 
 signal.signal(signal.SIGALRM, ring)
 for line in sys.stdin:
-    sys.argv, code, err = ["fedmlh", *json.loads(line)], 0, io.StringIO()
     size = int(open("/proc/self/status").read().split("VmSize:")[1].split()[0]) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, resource.RLIM_INFINITY))
     signal.alarm(60)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        except BaseException as error:
-            code = f"{type(error).__name__}: {error}"
+    try:
+        code, _, err = invoke(*json.loads(line))
+    except BaseException as error:
+        code, err = f"{type(error).__name__}: {error}", ""
     signal.alarm(0)
-    print(json.dumps([code, err.getvalue()]), flush=True)
+    print(json.dumps([code, err]), flush=True)
 """
 
 Command = Sequence[object]
@@ -824,7 +821,8 @@ def test_attack_17_no_name_leads_out_of_runs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     seen: list[Path] = []
     monkeypatch.setattr(runs, "_run", lambda config, dataset, out, resume, **options: seen.append(out))
-    monkeypatch.setattr(runs, "print_report", lambda folders, target, tables=None: None)
+    monkeypatch.setattr(runs, "print_report", lambda folders, target, **options: None)
+    monkeypatch.setattr(runs, "check_begun", lambda out, what, named: None)
     config = tmp_path / "config.toml"
     for name in (*NAMES, "", ".", ".."):
         config.write_text(TINY.replace(name=name).to_toml())
@@ -865,8 +863,8 @@ def test_attack_20_resume_names_what_is_missing(kept: Path, lost: str) -> None:
     before = snapshot(kept)
     with pytest.raises(UserError, match=f"has no {lost}") as caught:
         RunFolder(kept / "stopped-run").check(KEPT, resume=True)
-    assert "pass --resume" not in str(caught.value)
-    assert "choose another --out" in str(caught.value)
+    assert "--resume" not in str(caught.value)
+    assert "choose another folder (out, --out)" in str(caught.value)
     assert snapshot(kept) == before
 
 
@@ -983,7 +981,7 @@ def test_attack_16_a_run_killed_ten_times_in_its_drafts_leaves_none(tmp_path: Pa
     """Ten SIGKILLs of one run at random drafts, then a run to the end."""
     out = tmp_path / "out"
     (tmp_path / "config.toml").write_text(KEPT.replace(rounds=100).to_toml())
-    command = [sys.executable, "-m", "fedmlh", "run", str(tmp_path / "config.toml"), "--out", str(out), "--resume"]
+    command = make_command("run", tmp_path / "config.toml", "--out", out, "--resume")
     rng = np.random.default_rng(16)
     for _ in range(10):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -418,18 +418,19 @@ def test_attack_15_enrolments_do_not_steer_the_terminal(tmp_path: Path) -> None:
     assert_harmless(stdout, stderr)
 
 
-def test_attack_15_a_console_shows_markup_and_escapes_on_a_terminal_too() -> None:
+def test_attack_15_a_console_shows_markup_and_escapes_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.table import Table
 
-    from fedmlh.cli.terminal import PlainConsole, progress
+    from fedmlh.cli import terminal
 
     stream = io.StringIO()
-    console = PlainConsole(file=stream, force_terminal=True, color_system=None, width=200)
+    console = terminal.PlainConsole(file=stream, force_terminal=True, color_system=None, width=200)
+    monkeypatch.setattr(terminal, "errors", console)
     table = Table(f"head {EVIL}")
     table.add_row(f"cell {EVIL}", style="bold")
     console.print(table)
     console.print(f"line :warning: {EVIL}", style="dim", soft_wrap=True)
-    with progress(console) as bar:
+    with terminal.progress() as bar:
         bar.add_task(f"task {EVIL}", total=3)
         bar.refresh()
     shown = stream.getvalue()

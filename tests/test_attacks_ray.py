@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from careless import careless
+from command_line import call_apart, make_command
 from fedmlh import lock
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
@@ -382,7 +383,7 @@ def short():
 @contextlib.contextmanager
 def running(short, out):
     """A run of the command line that would take long."""
-    command = [sys.executable, "-m", "fedmlh", "run", "demo", "--engine", "ray", "--out", str(out), "--rounds", "500"]
+    command = make_command("run", "demo", "--engine", "ray", "--out", out, "--rounds", 500)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment["RAY_TMPDIR"] = str(short)
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -425,8 +426,7 @@ def test_attack_21_sigterm_ends_a_run_on_ray_as_ctrl_c_does(reached, short, tmp_
     assert list(short.iterdir()) == []
     if reached is is_training:
         done = len((out / "metrics.jsonl").read_text().splitlines())
-        command = [sys.executable, "-m", "fedmlh", "run", "demo", "--out", out, "--rounds", str(done + 1), "--resume"]
-        subprocess.run(command, check=True, capture_output=True)
+        assert call_apart("run", "demo", "--out", out, "--rounds", done + 1, "--resume").returncode == 0
         assert len((out / "metrics.jsonl").read_text().splitlines()) == done + 1
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.sparse import csr_matrix
 
+from command_line import TINY, call
 from fedmlh.comparison.comparison import compare
 from fedmlh.comparison.differences import over_points, over_seeds
 from fedmlh.comparison.settings import list_differing
@@ -21,7 +22,6 @@ from fedmlh.config import Config
 from fedmlh.evaluation.label_recall import BINS, LabelRecall
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.runs.folder import RunFolder
-from test_command_line import TINY, call
 
 SMALL = [*TINY, "--set", "num_tables=2"]
 POINTS = "test_points.safetensors"

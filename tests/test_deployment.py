@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from command_line import call
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.readers.formats import load
@@ -33,7 +34,7 @@ from fedmlh.sites.federation import Enrolment, Federation, Yardstick
 from fedmlh.sites.memory import MemoryFile
 from fedmlh.sites.site import Site, create_site, read_points
 from fedmlh.storage import read_checked, write_checked
-from test_command_line import call
+from texts import CATALOGUE, TEXTS, write_text
 
 CPU = torch.device("cpu")
 BASE = Config(
@@ -53,23 +54,6 @@ BASE = Config(
     text_dim=512,
     top_k=(1, 3),
 )
-#: Each site has a label that nobody else knows; Ångström is written in two ways that mean the same.
-TEXTS = {
-    "server": [("olive oil", ["oil"]), ("wheat and rye", ["cereal"]), ("milk", ["dairy"]), ("light", ["Ångström"])],
-    "north": [("virgin olive oil", ["oil"]), ("wheat prices", ["cereal"]), ("a ray", ["A\u030angstro\u0308m"])],
-    "south": [("rye bread", ["cereal"]), ("cheese from milk", ["dairy"]), ("a goat", ["goat"])],
-}
-CATALOGUE = ("oil", "cereal", "dairy", "Ångström", "never seen")
-
-
-def write_text(folder: Path, lines: list[tuple[str, list[str]]], labels: tuple[str, ...] = ()) -> Path:
-    folder.mkdir(parents=True)
-    content = "".join(json.dumps({"text": text, "labels": names}) + "\n" for text, names in lines)
-    for part in ("trn", "tst"):
-        (folder / f"{part}.jsonl").write_text(content)
-    if labels:
-        (folder / "labels.txt").write_text("".join(label + "\n" for label in labels))
-    return folder
 
 
 @pytest.fixture

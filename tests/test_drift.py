@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from federation import BASE, EVERYONE, POINTS, SMALL, D, Federation, P, bytes_down, draw_points
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import ClientsTogether
 from fedmlh.engines.run import run
@@ -18,7 +19,6 @@ from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack, forward
 from fedmlh.parts import OWN
-from five_clients import BASE, EVERYONE, POINTS, SMALL, D, Federation, P, bytes_down, draw_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,7 +31,7 @@ VRL = {"correction": "vrl-sgd", **EVERYONE}
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 def test_corrections_add_up_also_after_a_client_has_lost_its_own(settings, codec):
     fed = Federation(BASE.replace(**settings), POINTS, update_codec=codec)
-    fed.finish(4)
+    fed.run(4)
     del fed.local.memories[2]
     asked_anew = 0
     for _ in range(6):
@@ -78,8 +78,8 @@ def convex():
 @pytest.mark.parametrize("correction", ["scaffold", "vrl-sgd"])
 def test_corrections_find_the_joint_optimum_that_fedavg_misses(convex, correction):
     config, parts, best = convex
-    missed = float((Federation(config, parts).finish(40) - best).norm())
-    found = float((Federation(config, parts, correction=correction).finish(40) - best).norm())
+    missed = float((Federation(config, parts).run(40).model - best).norm())
+    found = float((Federation(config, parts, correction=correction).run(40).model - best).norm())
     assert missed > 0.1
     assert found < missed / 500
 
@@ -105,7 +105,7 @@ def test_trained_together_or_one_by_one(settings):
             ]
 
     fed.local = ClientsTogether(fed.clients, Together())
-    assert torch.equal(fed.finish(4), other.finish(4))
+    assert torch.equal(fed.run(4).model, other.run(4).model)
 
 
 def test_a_correction_of_zero_changes_no_bit_of_sgd():

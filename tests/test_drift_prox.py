@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from federation import ALGORITHMS, BASE, POINTS, Federation
 from fedmlh.errors import UserError
-from five_clients import ALGORITHMS, BASE, POINTS, Federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_fedprox_without_a_pull_is_fedavg(algorithm, optimizer):
     config = BASE.replace(algorithm=algorithm, optimizer=optimizer, learning_rate=0.05)
-    plain = Federation(config, POINTS).finish(3)
-    assert torch.equal(Federation(config, POINTS, prox_mu=0.0).finish(3), plain)
-    assert not torch.equal(Federation(config, POINTS, prox_mu=0.1).finish(3), plain)
+    plain = Federation(config, POINTS).run(3).model
+    assert torch.equal(Federation(config, POINTS, prox_mu=0.0).run(3).model, plain)
+    assert not torch.equal(Federation(config, POINTS, prox_mu=0.1).run(3).model, plain)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -25,7 +25,7 @@ def test_a_strong_pull_keeps_clients_at_the_global_model(algorithm):
     for mu in (0, 10, 100):
         config = BASE.replace(algorithm=algorithm, learning_rate=0.01, prox_mu=mu, local_epochs=100, batch_size=30)
         fed = Federation(config, POINTS)
-        moved[mu] = float((fed.finish(1) - fed.server.begin().model).norm())
+        moved[mu] = float((fed.run(1).model - fed.server.begin().model).norm())
     assert moved[0] > 5 * moved[10] > 45 * moved[100] > 0
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from federation import ALGORITHMS, BASE, POINTS, Federation
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
 from fedmlh.federated.drift.scaffold import Scaffold
 from fedmlh.federated.messages import MAX_HEADER, BroadcastHeader, Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.model.local_training import full_gradient
-from five_clients import ALGORITHMS, BASE, POINTS, Federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,12 +31,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_the_servers_control_is_the_mean_of_the_clients(settings):
     """After every round: where all went well, where an update was refused, where an attempt was given up."""
 
-    def spoil(round, attempt, client):
-        return (round == 2 and client == fed.asked[-1][0]) or (round == 3 and attempt == 0)
+    def spoil(attempt, client, reply):
+        spoilt = attempt == 0 if fed.state.round == 2 else fed.state.round == 1 and client == fed.asked[-1][0]
+        return [reply[:-1] if spoilt else reply]
 
     fed = Federation(BASE.replace(correction="scaffold"), POINTS, **settings)
     reports = []
-    for report in fed.run(6, spoil):
+    for report in fed.rounds(6, spoil):
         reports.append((report.attempts, len(report.refused)))
         controls = [fed.settled(k).get("control", torch.zeros_like(fed.state.model)) for k in fed.clients]
         mean = torch.stack(controls).double().mean(0).float()
@@ -48,9 +49,9 @@ def test_the_servers_control_is_the_mean_of_the_clients(settings):
 
 def test_a_control_is_the_gradient_at_the_model_that_was_sent():
     fed = Federation(BASE.replace(correction="scaffold", clients_per_round=5), POINTS)
-    fed.finish(2)
+    fed.run(2)
     before = fed.state.model
-    fed.finish(1)
+    fed.run(1)
     for k, client in fed.clients.items():
         shard = client.prepare(fed.server.seeds)
         gradient = full_gradient(client.task.stack, before, shard, client.task.recipe)
@@ -61,11 +62,13 @@ def test_a_control_is_the_gradient_at_the_model_that_was_sent():
 def test_scaffold_among_equal_clients_is_fedavg(algorithm):
     config = BASE.replace(algorithm=algorithm, clients_per_round=5)
     fed = Federation(config, [POINTS[0]] * 5, correction="scaffold")
-    plain = Federation(config, [POINTS[0]] * 5).finish(4)
-    torch.testing.assert_close(fed.finish(4), plain, rtol=0, atol=2e-6)
+    plain = Federation(config, [POINTS[0]] * 5).run(4).model
+    torch.testing.assert_close(fed.run(4).model, plain, rtol=0, atol=2e-6)
     assert (plain - fed.server.begin().model).abs().max() > 0.05
     unequal = Federation(config, POINTS)
-    assert not torch.allclose(Federation(config, POINTS, correction="scaffold").finish(4), unequal.finish(4), atol=1e-3)
+    assert not torch.allclose(
+        Federation(config, POINTS, correction="scaffold").run(4).model, unequal.run(4).model, atol=1e-3
+    )
 
 
 def test_no_control_of_the_servers_is_one_of_zeros():
@@ -79,22 +82,22 @@ def test_no_control_of_the_servers_is_one_of_zeros():
 
 def test_controls_travel_in_the_messages_and_are_counted():
     fed = Federation(BASE.replace(correction="scaffold", update_codec="fp16"), POINTS)
-    reports = list(fed.run(3))
+    reports = list(fed.rounds(3))
     size = len(fed.state.model)
-    for message in fed.up:
+    for message in fed.received:
         header, payload = unpack(UpdateHeader, message, 1 << 20)
         assert (header.control, len(payload)) == (2 * size, 2 * size + 2 * size)
-    for number, message in enumerate(fed.down):
+    for number, message in enumerate(fed.sent):
         header, payload = unpack(BroadcastHeader, message, 1 << 20)
         assert (header.control, len(payload)) == ((0, 0) if number < 3 else (4 * size, 4 * size + 4 * size))
-    assert sum(report.bytes_up for report in reports) == sum(map(len, fed.up))
-    assert sum(report.bytes_down for report in reports) == sum(map(len, fed.down))
+    assert sum(report.bytes_up for report in reports) == sum(map(len, fed.received))
+    assert sum(report.bytes_down for report in reports) == sum(map(len, fed.sent))
 
 
 def test_a_faulty_control_is_refused():
     """Sizes that do not add up, numbers that are not finite, in both directions; the state is left as it was."""
     fed = Federation(BASE.replace(correction="scaffold", quorum=1, max_attempts=1), POINTS)
-    fed.finish(2)
+    fed.run(2)
     size, good = 4 * len(fed.state.model), np.zeros(len(fed.state.model), "<f4").tobytes()
     bad = {
         "missing": (Reason.SIZE, 0, good),
@@ -152,6 +155,6 @@ def test_what_would_keep_the_control_from_being_the_mean_is_refused(settings, se
 def test_the_control_of_a_large_model_fits_into_the_largest_messages():
     """Both doors leave room for two vectors of a model that is longer than any header."""
     fed = Federation(BASE.replace(correction="scaffold", hidden_sizes=(800,), learning_rate=0.01), POINTS)
-    reports = list(fed.run(2))
+    reports = list(fed.rounds(2))
     assert not any(report.refused for report in reports)
-    assert min(len(message) for message in fed.up + fed.down[3:]) > MAX_HEADER + 4 * len(fed.state.model)
+    assert min(len(message) for message in fed.received + fed.sent[3:]) > MAX_HEADER + 4 * len(fed.state.model)

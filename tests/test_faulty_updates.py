@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from federation import Federation
 from fedmlh.config import Config
 from fedmlh.data.division import divide
 from fedmlh.data.synthetic import synthesize
@@ -22,10 +23,9 @@ from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.codecs import make_codec
-from fedmlh.federated.codecs.grid import read_vector
+from fedmlh.federated.codecs.grid_levels import read_vector
 from fedmlh.federated.messages import FRAME, MAX_HEADER, Reason, Rejected
 from fedmlh.federated.participation import list_refused
-from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.federated.transforms.clipping import Bounds
 from fedmlh.federated.validate import Expected
@@ -56,29 +56,18 @@ PREFIX = 10  # magic, version, header length
 DIGEST = 32
 
 
-@dataclass
-class Federation:
-    """A server and its clients."""
+def make_federation(config):
+    shards = divide(DATA.train, config).shards
+    return Federation(config, [(shards[n].X, shards[n].Y) for n in range(config.num_clients)], labels=DATA.labels)
 
-    server: Server
-    clients: dict[int, Client]
-    memories: dict[int, Memory] = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def found(cls, config):
-        task = Task(config, DATA.num_features, DATA.num_labels)
-        shards = divide(DATA.train, config).shards
-        clients = {n: Client(task, n, shard.X, shard.Y, DATA.labels, CPU) for n, shard in shards.items()}
-        return cls(Server(task, {n: len(client) for n, client in clients.items()}, CPU), clients)
+def answer_all(federation, state, attempt):
+    """What all clients, asked or not, would answer to this attempt at the next round."""
 
-    def answers(self, state, attempt):
-        """What all clients, asked or not, would answer to this attempt at the next round."""
-        answers = {
-            n: client.answer(self.server.broadcast(state, attempt, n), self.memories.get(n, Memory()))
-            for n, client in self.clients.items()
-        }
-        self.memories = {n: memory for n, (_, memory) in answers.items()}
-        return {n: reply for n, (reply, _) in answers.items()}
+    def broadcast(client):
+        return federation.server.broadcast(state, attempt, client)
+
+    return dict(federation.exchange()(list(federation.clients), broadcast))
 
 
 @dataclass
@@ -111,12 +100,12 @@ def same(a, b):
 def scene(request):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    federation = Federation.found(VARIANTS[request.param])
+    federation = make_federation(VARIANTS[request.param])
     server = federation.server
     start = server.begin()
-    earlier = federation.answers(start, 0)
+    earlier = answer_all(federation, start, 0)
     state, _ = server.run_round(start, replay(*((n, earlier[n]) for n in server.sample(1, 0))))
-    now, sampled = federation.answers(state, 0), server.sample(2, 0)
+    now, sampled = answer_all(federation, state, 0), server.sample(2, 0)
     config = server.task.config
     expected = Expected(
         server.run,
@@ -135,7 +124,7 @@ def scene(request):
     assert report.accepted == sampled
     assert not report.refused
     assert not torch.equal(outcome.model, state.model)
-    yield Scene(federation, state, earlier, federation.answers(state, 1), now, sampled, expected, outcome)
+    yield Scene(federation, state, earlier, answer_all(federation, state, 1), now, sampled, expected, outcome)
     torch.set_num_threads(threads)
 
 
@@ -240,7 +229,7 @@ def change_fields(scene, rng) -> Iterator[Bad]:
     not_a_count = [-1, -(10**12), 2**63, 10**400, 1.0, 1e12, float("nan"), float("inf"), "2", "", True, None, [2], {}]
     not_a_text = [5, 0.5, None, True, [], ["a"], {}, "x" * 65, "x" * 5000]
     others = VARIANTS["fp16" if scene.expected.codec != "fp16" else "int8"]
-    foreign = Federation.found(others.replace(seed=1)).server
+    foreign = make_federation(others.replace(seed=1)).server
     wrong = {
         ("run", Reason.RUN): [foreign.run, "", "x" * 64, header["run"].upper() + "0", header["run"][:-1], "ü", "\0"],
         ("config", Reason.CONFIG): [foreign.task.fingerprint, "", header["run"], "\ud800", "\x1b[2J"],
@@ -548,15 +537,15 @@ def test_a_second_answer_in_a_round_is_a_duplicate(scene):
 
 def test_a_hundred_replays_are_a_hundred_refusals(scene):
     """Each client's updates of rounds 1 to 10, played again in round 11."""
-    federation = Federation.found(scene.federation.server.task.config)
+    federation = make_federation(scene.federation.server.task.config)
     server = federation.server
     state, heard = server.begin(), []
     for number in range(1, 11):
-        answers = federation.answers(state, 0)
+        answers = answer_all(federation, state, 0)
         heard += answers.items()
         state, _ = server.run_round(state, replay(*((n, answers[n]) for n in server.sample(number, 0))))
     assert len(heard) == 100
-    now = federation.answers(state, 0)
+    now = answer_all(federation, state, 0)
     honest = [(n, now[n]) for n in server.sample(11, 0)]
     alone, _ = server.run_round(state, replay(*honest))
     among, report = server.run_round(state, replay(*heard, *honest))
@@ -567,7 +556,7 @@ def test_a_hundred_replays_are_a_hundred_refusals(scene):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_with_thirty_percent_bad_clients_the_run_equals_the_honest_one(variant):
     """Five rounds with all ten clients; three of them send something else wrong each time."""
-    federation = Federation.found(VARIANTS[variant].replace(clients_per_round=10, quorum=7))
+    federation = make_federation(VARIANTS[variant].replace(clients_per_round=10, quorum=7))
     server, bad = federation.server, {1, 4, 8}
     rng = np.random.default_rng(3)
 
@@ -609,10 +598,10 @@ def test_with_thirty_percent_bad_clients_the_run_equals_the_honest_one(variant):
 
 def test_below_quorum_the_round_is_repeated_with_other_clients(scene):
     """Two of four fail in the first attempt; the second attempt asks afresh and is all that counts."""
-    federation = Federation.found(scene.federation.server.task.config.replace(quorum=3))
-    federation.memories = scene.federation.memories
+    federation = make_federation(scene.federation.server.task.config.replace(quorum=3))
+    federation.memories.update(scene.federation.memories)
     server, state = federation.server, scene.state
-    first, second = (federation.answers(state, attempt) for attempt in (0, 1))
+    first, second = (answer_all(federation, state, attempt) for attempt in (0, 1))
 
     def exchange(sampled, broadcast):
         if sampled == server.sample(2, 0):
@@ -669,7 +658,7 @@ def test_a_hundred_bombs_cost_no_memory(scene):
 
 def test_an_update_is_decoded_within_twice_its_size():
     """The cap follows from the model: what is accepted costs no more than the model's own size or so."""
-    federation = Federation.found(CONFIG.replace(feature_dim=2000, hidden_sizes=(200,)))
+    federation = make_federation(CONFIG.replace(feature_dim=2000, hidden_sizes=(200,)))
     server = federation.server
     size = 4 * server.task.stack.num_parameters
     n = server.sample(1, 0)[0]
@@ -706,7 +695,7 @@ def test_a_client_that_raises_is_named_and_left_out(scene):
             raise broken[self.client_id]
 
     start = server.begin()
-    answers = federation.answers(start, 0)
+    answers = answer_all(federation, start, 0)
     honest, _ = server.run_round(start, replay(*((n, answers[n]) for n in sampled[2:])))
     clients = dict(federation.clients)
     for n in broken:
@@ -727,7 +716,7 @@ def test_a_client_refuses_a_broadcast_that_is_not_for_it(scene):
     """What goes down the wire is checked as what comes up is."""
     federation, server = scene.federation, scene.federation.server
     a, b = scene.sampled[:2]
-    other = Federation.found(VARIANTS["fp32"].replace(local_epochs=2))
+    other = make_federation(VARIANTS["fp32"].replace(local_epochs=2))
     message = server.broadcast(scene.state, 0, a)
     header, payload = split(message)
     cases = [

@@ -9,11 +9,9 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
+from federation import Federation
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.engines.local import LocalClients
-from fedmlh.federated.client import Client
-from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
@@ -92,16 +90,12 @@ def assert_same(product, expected, optimizer):
 def run_both(config, targets):
     """Yields the product's model and the modules' after each round; `targets` gives a client's dense [R, n, B]."""
     X, Y = make_clients()
-    task, labels = Task(config, D, P), Labels.numbered(P)
-    clients = {
-        k: Client(task, k, csr_matrix(x), csr_matrix(y), labels, CPU) for k, (x, y) in enumerate(zip(X, Y, strict=True))
-    }
-    server = Server(task, dict(enumerate(SIZES)), CPU)
-    local, state = LocalClients(clients, 1), server.begin()
+    fed = Federation(config, [(csr_matrix(x), csr_matrix(y)) for x, y in zip(X, Y, strict=True)])
+    task, server = fed.task, fed.server
 
     modules = [make_module((D, *config.hidden_sizes, task.stack.num_outputs)) for _ in range(task.stack.num_tables)]
     for table, module in enumerate(modules):
-        load(module, task.stack.views(state.model), table)
+        load(module, task.stack.views(fed.state.model), table)
     for t in range(1, ROUNDS + 1):
         sampled = server.sample(t, 0)
         weights = [SIZES[k] if config.weighting == "examples" else 1 for k in sampled]
@@ -114,8 +108,7 @@ def run_both(config, targets):
                 fit(mine, torch.from_numpy(X[k]).double(), targets(Y[k])[table], orders, config.optimizer)
                 states.append(mine.state_dict())
             module.load_state_dict(average(states, weights))
-        state, _ = server.run_round(state, local.exchange)
-        yield state.model.numpy(), unload(modules)
+        yield fed.run(1).model.numpy(), unload(modules)
 
 
 def make_config(**changes):

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import random
-import sys
 import tarfile
 import threading
 import zipfile
@@ -19,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from command_line import call
 from fedmlh import cli
+from fedmlh.cli import terminal
 from fedmlh.config import Config
 from fedmlh.data.public import archive, catalog, download
 from fedmlh.data.public import fetch as fetching
@@ -509,17 +510,6 @@ def test_what_is_there_is_left_alone(server: Server, tmp_path: Path, record: str
     assert server.asked == []
 
 
-def call(*arguments: object) -> int:
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
-
-
 def test_the_command(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -553,12 +543,12 @@ def test_the_command(
 def test_the_bar_shows_on_a_terminal(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rich.console import Console
-
-    monkeypatch.setattr(cli.data, "console", Console(force_terminal=True, width=120))
+    monkeypatch.setattr(terminal, "errors", terminal.PlainConsole(force_terminal=True, width=120, stderr=True))
     monkeypatch.setattr(catalog, "CATALOG", {"set-2": make_entry(server)})
     assert call("data", "fetch", "set-2", "--to", tmp_path / "s") == 0
-    assert "set-2  converting" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "set-2  converting" in shown.err
+    assert "converting" not in shown.out
 
 
 def test_the_list_shows_every_set(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,9 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,17 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 if not Path("/proc/self/environ").exists():
     pytest.skip("processes are found through /proc", allow_module_level=True)
 
+from command_line import make_command
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import load_bundle
 from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.control import Control
-from fedmlh.sites.flower.loopback import create_loopback, replay_loopback
+from fedmlh.sites.flower.loopback import create_loopback
 from fedmlh.sites.flower.processes import environment, free_port, start_superlink, start_supernode, stop
 from fedmlh.sites.keys import make_node_key, make_server_identity
+from rehearsal import Rehearsal, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -56,99 +57,11 @@ CONFIG = Config(
     deadline=90,
     max_attempts=10,
 )
-PATIENCE = 900.0
-
-
-def wait_for(what: Callable[[], object], doing: subprocess.Popen[bytes] | None = None) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "nothing came of it"
-        assert doing is None or doing.poll() is None, "the command ended too soon"
-        time.sleep(0.1)
-
-
-def find_processes(word: str, variable: str) -> list[int]:
-    """Processes with that word in their command and that text in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command, settings = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if word.encode() in command and variable.encode() + b"\0" in settings:
-                found.append(int(entry.name))
-    return found
-
-
-def find_parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-class Rehearsal:
-    """A server and four sites, each a command of its own."""
-
-    def __init__(self, folder: Path, config: Config = CONFIG) -> None:
-        self.data = open_dataset(config)
-        self.federation = create_loopback(config, self.data, folder)
-        self.commands: dict[str, subprocess.Popen[bytes]] = {}
-
-    @contextmanager
-    def running(self, lying: str = "", path: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        with ExitStack() as stack:
-
-            def call(name: str, *arguments: object, **settings: str) -> subprocess.Popen[bytes]:
-                log = stack.enter_context(open(self.federation.path / f"{name}.log", "wb"))
-                command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
-                process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
-                stack.callback(stop, process, seconds=30)
-                return process
-
-            start = call("start", "federation", "start", self.federation.path)
-            wait_for(lambda: (self.federation.server / "nodes.json").exists(), start)
-            for site in self.federation.agreement.sites:
-                before = os.environ.get("PYTHONPATH", "")
-                settings = {"PYTHONPATH": f"{path}{os.pathsep}{before}"} if site == lying else {}
-                self.commands[site] = call(site, "federation", "join", self.federation.path / site, **settings)
-            yield start
-
-    def find(self, word: str, site: str = "") -> list[int]:
-        if site:
-            return find_processes(word, f"FLWR_HOME={(self.federation.path / site / 'flower').resolve()}")
-        return find_processes(word, f"FEDMLH_FEDERATION={self.federation.path.resolve()}")
-
-    def find_clients(self, site: str) -> list[int]:
-        """The processes that answer messages: forked, so that their command is that of the one they come from."""
-        servers = set(self.find("forkserver", site))
-        return [pid for pid in servers if find_parent(pid) in servers]
-
-    def wait_for_training(self) -> tuple[str, int]:
-        """Wait until a site has just begun to work; which one, and the process that does."""
-        sites = self.federation.agreement.sites
-        before = {pid for site in sites for pid in self.find_clients(site)}
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            for site in sites:
-                for pid in set(self.find_clients(site)) - before:
-                    return site, pid
-        raise AssertionError("nobody trains")
-
-    def rounds(self) -> int:
-        path = self.federation.run.path / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def check(self, start: subprocess.Popen[bytes]) -> list[dict[str, object]]:
-        """The run ends well and equals its replay; what it took down about refusals."""
-        assert start.wait(PATIENCE) == 0, (self.federation.path / "start.log").read_text()
-        assert self.rounds() == CONFIG.rounds
-        assert replay_loopback(self.federation, self.data, self.federation.path / "replay")
-        log = RunFolder(self.federation.run.path).read_participation()
-        return [{"round": line.round, **vars(entry)} for line in log for entry in line.refused]
 
 
 @pytest.fixture
 def rehearsal(tmp_path: Path) -> Rehearsal:
-    return Rehearsal(tmp_path / "federation")
+    return Rehearsal(tmp_path / "federation", CONFIG)
 
 
 def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
@@ -228,7 +141,7 @@ def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> N
         wait_for(lambda: rehearsal.rounds() >= 2, start)
         start.kill()
         start.wait()
-        again = subprocess.Popen([sys.executable, "-m", "fedmlh", "federation", "start", rehearsal.federation.path])
+        again = subprocess.Popen(make_command("federation", "start", rehearsal.federation.path))
         try:
             rehearsal.check(again)
         finally:

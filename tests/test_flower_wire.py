@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+import command_line
+from command_line import call
 from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.processes import free_port, stop
-from test_command_line import call
-from test_deployment import CATALOGUE, TEXTS, write_text
+from texts import CATALOGUE, TEXTS, write_text
 
 pytestmark = pytest.mark.slow
 
@@ -52,15 +53,12 @@ def test_no_byte_that_a_site_sends_has_anything_of_its_data(tmp_path: Path) -> N
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
     path = os.pathsep.join([str(tmp_path / "spy"), os.environ.get("PYTHONPATH", "")])
-    spied = os.environ | {"PYTHONPATH": path, "SPY": str(tmp_path / "sent")}
-    command = [sys.executable, "-m", "fedmlh", "federation"]
-    with open(tmp_path / "log", "wb") as log:
-        start = subprocess.Popen([*command, "start", fed], stdout=log, stderr=log)
-        join = subprocess.Popen([*command, "join", site], stdout=log, stderr=log, env=spied)
-        try:
-            assert start.wait(900) == 0, (tmp_path / "log").read_text()
-        finally:
-            stop(join, start, seconds=30)
+    start = command_line.start(tmp_path / "log", "federation", "start", fed)
+    join = command_line.start(tmp_path / "log", "federation", "join", site, PYTHONPATH=path, SPY=str(tmp_path / "sent"))
+    try:
+        assert start.wait(900) == 0, (tmp_path / "log").read_text()
+    finally:
+        stop(join, start, seconds=30)
     sent = (tmp_path / "sent").read_bytes()
     # The spy sees what is sent: two updates and a report at least, each once in plain and once for TLS.
     assert sent.count(b'"kind":"update"') >= 2

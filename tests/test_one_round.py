@@ -1,12 +1,10 @@
 """One round: points as whole numbers, sums that do not depend on who held which point, and the linear model of them."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import shutil
-import sys
 import zlib
 
 import numpy as np
@@ -17,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, triu, vstack
 from sklearn.linear_model import Ridge
 
-from fedmlh import Config, Model, cli, run
+from command_line import call
+from fedmlh import Config, Model, run
 from fedmlh.data.division import divide
 from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
@@ -627,7 +626,7 @@ def test_the_model_is_ridge_regression_on_all_points_with_the_settings_that_were
     scores = (X @ found.weights).toarray().reshape(20, len(buckets), -1)
     of_labels = np.mean([scores[:, table, row] for table, row in enumerate(buckets)], axis=0)
     for row, predicted in zip(of_labels, Model.load(ended.folder).predict(data.test.X[:20], k=30), strict=True):
-        by_key = {label.key: label.score for label in predicted}
+        by_key = {label["key"]: label["score"] for label in predicted}
         assert np.allclose([by_key[key] for key in data.labels.keys], row, atol=1e-5)
 
 
@@ -636,7 +635,7 @@ def test_a_model_folder_predicts_as_the_summary_says(data, tmp_path, labels):
     ended = run(ONCE.replace(**labels), data, tmp_path / "run")
     model = Model.load(ended.folder)
     assert {name: ended.summary[name] for name in model.evaluate(data)} == model.evaluate(data)
-    first = [labels[0].key for labels in model.predict(data.test.X, k=1)]
+    first = [labels[0]["key"] for labels in model.predict(data.test.X, k=1)]
     hits = [data.test.Y[row, data.labels.keys.index(key)] for row, key in enumerate(first)]
     assert np.mean(hits) == pytest.approx(ended.summary["precision"]["1"])
     assert ended.summary["precision"]["1"] > (0.5 if labels is not HASHED else 0.25)
@@ -662,12 +661,10 @@ def test_the_summary_has_what_that_of_any_run_has(data, finished, tmp_path):
     assert json.loads((finished.folder / "summary.json").read_text()).keys() >= finished.summary.keys()
 
 
-def test_folders_of_runs_are_reported_side_by_side(data, finished, tmp_path, capsys, monkeypatch):
+def test_folders_of_runs_are_reported_side_by_side(data, finished, tmp_path, capsys):
     other = run(ONCE.replace(seed=1), data, tmp_path / "other")
     page = tmp_path / "report.html"
-    monkeypatch.setattr(sys, "argv", ["fedmlh", "report", *map(str, (finished.folder, other.folder, "--out", page))])
-    with contextlib.suppress(SystemExit):
-        cli.main()
+    assert call("report", finished.folder, other.folder, "--out", page) == 0
     assert "one-round" in capsys.readouterr().out
     assert page.read_text().count("one-round") >= 2
 
@@ -790,7 +787,7 @@ def test_words_are_weighed_by_the_counts_of_all_clients_once(tmp_path, kind):
     assert np.abs(terms.slots(model.bundle.seeds).weights - expected).max() <= 2**-11
     assert terms.weigh == (kind == "hashing")
     for text in ("the fish oil", "rail tax"):
-        assert {label.name for label in model.predict([text], k=2)[0]} == set(text.split()) - {"the"}
+        assert {label["name"] for label in model.predict([text], k=2)[0]} == set(text.split()) - {"the"}
     assert model.evaluate(data)["precision"]["1"] > 0.95
 
 

@@ -18,6 +18,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from command_line import call
 from fedmlh.config import Config
 from fedmlh.data.division import divide
 from fedmlh.engines.replay import read_log, replay
@@ -45,8 +46,8 @@ from fedmlh.sites.site_model import make_site_model
 from fedmlh.sizing import list_open
 from fedmlh.storage import read_checked, write_checked
 from once import BASE, DATA, VARIANTS, differing, left
-from test_command_line import call
-from test_deployment import CATALOGUE, TEXTS, write_text
+from rehearsal import Rehearsal, wait_for
+from texts import CATALOGUE, TEXTS, write_text
 
 NODE = 100  # that of site 0
 
@@ -463,8 +464,6 @@ exchange.Respondent.reply = reply
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
     """Once between the counts of two sites and once between their sums."""
-    from test_flower_faults import Rehearsal, wait_for
-
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
     rehearsal = Rehearsal(tmp_path / "fed", BASE)

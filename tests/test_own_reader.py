@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from command_line import call
 from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
@@ -15,7 +16,6 @@ from fedmlh.data.readers.formats import load, load_training
 from fedmlh.data.readers.layout import Reader
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import UserError
-from test_command_line import call
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_reader.py"
 TABLE = {"train.csv": "0,1,0,0.5\n1,0,2,0\n2,3,0,0\n", "test.csv": "1,0,1,0\n", "labels.txt": "x\ny\nz\n"}

@@ -3,8 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch.nn import functional
 
+from command_line import call_apart
 from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
@@ -48,31 +47,26 @@ def test_every_own_part_registers_itself_where_the_registry_says(kind):
     assert {name for of, name in parts._parts if of == kind} == set(parts.OWN[kind])
 
 
-def call(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
     out, given = tmp_path / "run", ["--parts", EXAMPLE]
-    first = call("run", "demo", *given, *OWN, *SMALL, "--rounds", 2, "--out", out)
+    first = call_apart("run", "demo", *given, *OWN, *SMALL, "--rounds", 2, "--out", out)
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("no compiled loop") == 1
-    again = call("run", "demo", *given, *OWN, *SMALL, "--rounds", 3, "--out", out, "--resume")
+    again = call_apart("run", "demo", *given, *OWN, *SMALL, "--rounds", 3, "--out", out, "--resume")
     assert again.returncode == 0, again.stderr
-    assert "same model to the bit" in call("replay", out, *given).stdout
-    assert "coverage" in call("eval", out, *given).stdout
+    assert "same model to the bit" in call_apart("replay", out, *given).stdout
+    assert "coverage" in call_apart("eval", out, *given).stdout
     points = tmp_path / "points.svm"
     points.write_text("0:1 7:0.5\n")
-    assert '"labels"' in call("predict", out, *given, "--input", points).stdout
-    page = call("report", out, *given, "--out", tmp_path / "page.html").stdout
+    assert '"labels"' in call_apart("predict", out, *given, "--input", points).stdout
+    page = call_apart("report", out, *given, "--out", tmp_path / "page.html").stdout
     assert "coverage@5" in page
     assert "coverage@5" in (tmp_path / "page.html").read_text()
     assert ",coverage,5,0." in (tmp_path / "page-comparison.csv").read_text()
     summary = json.loads((out / "summary.json").read_text())
     assert summary["validation"]["coverage"].keys() == summary["coverage"].keys() == {"1", "3", "5"}
     assert 0 < summary["coverage"]["1"] < summary["coverage"]["5"] <= 1
-    without = call("eval", out)
+    without = call_apart("eval", out)
     assert without.returncode == 2
     assert "--parts own_parts.py" in without.stderr
     assert "Traceback" not in without.stderr
@@ -101,7 +95,9 @@ def test_the_cluster_gives_the_same_bits(tmp_path):
     weights = []
     for engine in ("local", "ray"):
         out = tmp_path / engine
-        ended = call("run", "demo", "--parts", EXAMPLE, *OWN, *SMALL, "--rounds", 2, "--engine", engine, "--out", out)
+        ended = call_apart(
+            "run", "demo", "--parts", EXAMPLE, *OWN, *SMALL, "--rounds", 2, "--engine", engine, "--out", out
+        )
         assert ended.returncode == 0, ended.stderr
         weights.append((out / "model" / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1]
@@ -110,7 +106,7 @@ def test_the_cluster_gives_the_same_bits(tmp_path):
 def test_real_sites_train_with_them_and_add_up_the_metric(tmp_path):
     pytest.importorskip("flwr")
     out, sites = tmp_path / "federation", ["--sites", 2, "--out", tmp_path / "federation"]
-    ended = call("federation", "rehearse", "demo", "--parts", EXAMPLE, *OWN, *SMALL, "--rounds", 1, *sites)
+    ended = call_apart("federation", "rehearse", "demo", "--parts", EXAMPLE, *OWN, *SMALL, "--rounds", 1, *sites)
     assert ended.returncode == 0, ended.stderr
     assert "the same model to the bit" in ended.stdout
     assert "no compiled loop" in (out / "server" / "superlink.log").read_text()
@@ -172,7 +168,7 @@ def test_a_loss_without_a_compiled_loop_trains_as_it_says():
 def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, text, said):
     file = tmp_path / "bad.py"
     file.write_text(text)
-    ended = call("run", "demo", "--parts", file, "--out", tmp_path / "run")
+    ended = call_apart("run", "demo", "--parts", file, "--out", tmp_path / "run")
     assert ended.returncode == 2
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from command_line import call
 from fedmlh import parts
 from fedmlh.data.readers.convert import write
 from fedmlh.data.readers.layout import Reader
@@ -34,7 +35,6 @@ from fedmlh.sites.flower.loopback import create_loopback
 from fedmlh.sites.flower.processes import largest_reply
 from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.site import Site
-from test_command_line import call
 from tiny import TINY
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, triu
 
-from fedmlh import cli, sizing
+from command_line import call
+from fedmlh import sizing
 from fedmlh.config import Config
 from fedmlh.data.readers.convert import write
 from fedmlh.data.readers.formats import load, load_training
@@ -28,18 +28,6 @@ from fedmlh.sizing import Shape, choose_sizes
 #: Those of the data that `data synth` makes below.
 TOTALS = "--labels 60 --points 400 --positives 1200 --features 300"
 PAPER = ("eurlex-4k", "wiki10-31k", "amazontitles-131k", "wikiseealsotitles-320k")
-
-
-def call(*arguments: object) -> int:
-    """The exit code of a command, run in this process."""
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 @pytest.mark.parametrize("knows_features", [True, False])
@@ -169,7 +157,7 @@ def test_it_takes_what_recommended_would_choose_by_itself(labels, features, budg
         ("--labels 100 --data somewhere", "--labels follows from --data"),
         ("--nonzeros 100 --data somewhere", "--nonzeros follows from --data"),
         ("--data somewhere", "somewhere: there is no such folder"),
-        ("--data . --format word", "data format 'word' is not one of"),
+        ("--data . --format word", "there is no reader 'word'"),
         (f"{TOTALS} --nonzeros 0", "nonzeros is 0: it must be above 0"),
         (f"{TOTALS} --nonzeros nan", "nonzeros is nan"),
         (f"{TOTALS} --nonzeros 300.5", "at most the 300 features"),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_files import X, dense, put, put_npz, put_text
 from fedmlh.data.readers.formats import load, read_points
 from fedmlh.errors import BadLine, UserError
-from test_formats import X, dense, put, put_npz, put_text
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

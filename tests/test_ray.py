@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from careless import careless
-from fedmlh import cli
+from command_line import call
 from fedmlh.data.division import divide
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.replay import read_log, replay
@@ -166,11 +166,8 @@ def test_a_client_finds_in_the_stock_what_it_would_have_made_of_its_points(setti
         (("--ray-address", "127.0.0.1:6379"), "pass --engine ray as well"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(options, sentence, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fedmlh", "run", "demo", "--out", str(tmp_path / "x"), *options])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
+def test_what_cannot_be_is_refused_in_one_sentence(options, sentence, tmp_path, capsys):
+    assert call("run", "demo", "--out", tmp_path / "x", *options) == 2
     assert sentence in capsys.readouterr().err
 
 

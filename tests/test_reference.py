@@ -11,12 +11,9 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
+from federation import Federation
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.engines.local import LocalClients
-from fedmlh.federated.client import Client
-from fedmlh.federated.server import Server
-from fedmlh.federated.task import Task
 from fedmlh.model.ranking import Ranker
 from fedmlh.randomness import generator
 
@@ -217,13 +214,8 @@ class Pair:
             (hash_features(X, feature_seeds, HASHED), hash_labels(Y, self.buckets, width)) for X, Y in clients
         ]
 
-        self.task = Task(config, D, P)
-        labels = Labels.numbered(P)
-        self.clients = {
-            k: Client(self.task, k, csr_matrix(X), csr_matrix(Y.astype(np.float32)), labels, CPU)
-            for k, (X, Y) in enumerate(clients)
-        }
-        self.server = Server(self.task, {k: len(X) for k, (X, _) in enumerate(clients)}, CPU)
+        self.fed = Federation(config, [(csr_matrix(X), csr_matrix(Y.astype(np.float32))) for X, Y in clients])
+        self.task, self.server = self.fed.task, self.fed.server
 
     def split(self, model):
         """The product's flat model as float64 weights of one sub-model after another."""
@@ -232,8 +224,7 @@ class Pair:
 
     def rounds(self):
         """After each round: the product's model and loss, the reference's models and loss."""
-        state = self.server.begin()
-        models, local = self.split(state.model), LocalClients(self.clients, 1)
+        models = self.split(self.fed.state.model)
         for t in range(1, ROUNDS + 1):
             sampled = self.server.sample(t, 0)
             orders = {}
@@ -241,9 +232,9 @@ class Pair:
                 rng = generator(self.config.seed, "local training", t, 0, k)
                 orders[k] = [rng.permutation(SIZES[k]) for _ in range(EPOCHS)]
             models, loss = reference_round(models, self.points, sampled, orders, self.config)
-            state, report = self.server.run_round(state, local.exchange)
+            (report,) = self.fed.rounds(1)
             assert report.accepted == sampled
-            yield state.model, report.loss, models, loss
+            yield self.fed.state.model, report.loss, models, loss
 
     def ranking(self, model, k, decoding):
         """The product's top k for every point of client 0: labels, scores."""

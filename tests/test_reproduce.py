@@ -6,14 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedmlh import cli
+from command_line import call, make_command
 from fedmlh.engines.run import run
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures import FIGURES as FIGURE_MAKERS
@@ -38,17 +37,6 @@ SCALE = Scale("tiny", 2, 2, 1, (0.5, 1), (0.5, 1), 3, shapes=False)
 THEORY = ["lemma1", "lemma2", "theorem1", "theorem2"]
 TABLES = [*(f"table{number}" for number in range(1, 9)), *THEORY]
 FIGURES = [*(f"figure{number}" for number in range(1, 6)), *(f"figure-{name}" for name in THEORY)]
-
-
-def call(*arguments: object) -> int:
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 def write(out: Path, **options) -> tuple[Report, list[str]]:
@@ -328,8 +316,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
-    command = [sys.executable, "-m", "fedmlh", "reproduce", "--only", "figure3", "--jobs", "2", "--device", "cpu"]
-    command += ["--out", str(tmp_path / "out")]
+    options = ["--only", "figure3", "--jobs", 2, "--device", "cpu"]
+    command = make_command("reproduce", *options, "--out", tmp_path / "out")
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 240
     while not list((tmp_path / "out").glob("unfinished/*/metrics.jsonl")) and time.monotonic() < deadline:

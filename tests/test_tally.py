@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from federation import Federation
 from fedmlh.federated.aggregate import LIMIT
 from fedmlh.federated.codecs import make_codec
 from fedmlh.federated.messages import Reason, Rejected, UpdateHeader, pack, unpack
 from fedmlh.federated.tally import Tally
 from fedmlh.federated.transforms.clipping import Bounds
 from fedmlh.federated.validate import Expected
-from test_messages import SIZES, Federation
 
 CPU = torch.device("cpu")
 
@@ -131,7 +131,7 @@ def test_parts_add_up_to_the_whole(settings):
 
 def test_updates_that_are_too_long_are_scaled_alike_in_every_part():
     _, replies, whole = hear()
-    bounds = dataclasses.replace(whole.expected.bounds, updates=dict.fromkeys(SIZES, whole.lengths[3] / 3))
+    bounds = dataclasses.replace(whole.expected.bounds, updates=dict.fromkeys(range(5), whole.lengths[3] / 3))
     tight = dataclasses.replace(whole.expected, bounds=bounds)
     together, first, second = (Tally(tight, uniform=True, device=CPU) for _ in range(3))
     for tally, client in ((together, 3), (together, 4), (second, 4), (first, 3)):

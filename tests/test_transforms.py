@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from federation import BASE, POINTS, Federation
 from fedmlh.federated import client, validate
 from fedmlh.federated.client import Memory, keeps_state
 from fedmlh.federated.codecs import make_codec, update_draws
@@ -13,7 +14,6 @@ from fedmlh.federated.transforms import list_at_client, list_at_server
 from fedmlh.federated.transforms.clipping import Bounds, Clip
 from fedmlh.federated.transforms.feedback import ErrorFeedback
 from fedmlh.federated.transforms.transform import Delta
-from five_clients import BASE, POINTS, Federation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,9 +66,9 @@ def test_what_is_in_the_list_of_the_server_is_done_before_the_sum(monkeypatch):
             return delta.scale(-1.0)
 
     plain, negated = (Federation(BASE.replace(clip="off"), POINTS) for _ in range(2))
-    moved = plain.finish(1) - plain.server.begin().model
+    moved = plain.run(1).model - plain.server.begin().model
     monkeypatch.setattr(validate, "list_at_server", lambda *args: [*list_at_server(*args), Negate()])
-    torch.testing.assert_close(negated.finish(1) - negated.server.begin().model, -moved)
+    torch.testing.assert_close(negated.run(1).model - negated.server.begin().model, -moved)
     assert moved.abs().max() > 0.01
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedmlh
-from fedmlh import cli
+from command_line import call
 from fedmlh.config import Config
 from fedmlh.data.readers.convert import write
 from fedmlh.data.readers.formats import load
@@ -22,18 +22,6 @@ from fedmlh.tuning.search import FINISHED, Row
 from fedmlh.tuning.space import HASHED, IDENTITY, draw
 
 QUICK = ("--rounds", 3, "--clients", 3, "--budget", "60KiB", "--device", "cpu")
-
-
-def call(*arguments: object) -> int:
-    """The exit code of a command, run in this process."""
-    argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = argv
-    return 0
 
 
 def read_trials(out: Path) -> list[dict[str, str]]:
@@ -281,7 +269,7 @@ def test_folders_that_are_taken_are_refused(
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
     assert call("tune", data, "--out", tmp_path / "other", *QUICK, "--resume") == 2
-    assert "holds no search to go on with" in capsys.readouterr().err
+    assert "holds no search to resume" in capsys.readouterr().err
     with fedmlh.lock.hold(tmp_path / "held"):
         assert call("tune", data, "--out", tmp_path / "held", *QUICK) == 2
     assert "is in use by process" in capsys.readouterr().err
@@ -295,7 +283,9 @@ def test_without_optuna_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert call("tune", data, "--out", tmp_path / "out") == 2
-    assert "tune needs Optuna, which is not installed: pip install 'fedmlh[tune]'" in capsys.readouterr().err
+    assert (
+        'tune needs Optuna, which is not installed: pip install -c constraints.txt ".[tune]"' in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fedmlh.data.synthetic import synthesize as synthesize
     from fedmlh.engines.run import run as run
     from fedmlh.errors import UserError as UserError
+    from fedmlh.estimators import FedAvgClassifier as FedAvgClassifier
+    from fedmlh.estimators import FedMLHClassifier as FedMLHClassifier
     from fedmlh.model.losses import Loss as Loss
     from fedmlh.model.losses import Positives as Positives
     from fedmlh.parts import load_parts as load_parts
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Config": "fedmlh.config",
     "Dataset": "fedmlh.data.dataset",
+    "FedAvgClassifier": "fedmlh.estimators",
+    "FedMLHClassifier": "fedmlh.estimators",
     "Labels": "fedmlh.data.dataset",
     "Loss": "fedmlh.model.losses",
     "Model": "fedmlh.serving.predictor",

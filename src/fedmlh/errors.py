@@ -12,3 +12,8 @@ class BadLine(UserError):
 
     def __init__(self, path: Path | str, lineno: int, problem: str) -> None:
         super().__init__(f"{path}, line {lineno}: {problem}")
+
+
+def how_to_install(extras: str) -> str:
+    """Return the command that adds these extras, of a checkout: no package index has fedmlh."""
+    return f'pip install -c constraints.txt ".[{extras}]" in a checkout of fedmlh'

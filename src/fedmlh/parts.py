@@ -115,7 +115,7 @@ def check(kind: str, name: Any, also: tuple[str, ...] = ()) -> str:
     near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6) if isinstance(name, str) else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
     if not known:
-        raise ValueError(f"there is no {kind} of that name: --parts loads the file that registers it")
+        raise ValueError(f"there is no {kind} of that name: load the file that registers it (load_parts, --parts)")
     raise ValueError(f"choose one of {', '.join((*known, *also))}{hint}")
 
 
@@ -135,7 +135,7 @@ def load_parts(path: Path | str) -> None:
     try:
         source = read_bytes(path.resolve(), MOST_SOURCE)
     except OSError as error:
-        raise UserError(f"--parts {path} cannot be read: {error.strerror}") from None
+        raise UserError(f"the file of parts {path} cannot be read: {error.strerror}") from None
     load_source(path.name, source)
 
 
@@ -153,11 +153,11 @@ def load_source(file: str, source: bytes) -> None:
         exec(compile(source, file, "exec"), module.__dict__)
     except (SyntaxError, ValueError) as error:
         del sys.modules[name]
-        raise UserError(f"--parts {file} cannot be executed: {error}") from None
+        raise UserError(f"the file of parts {file} cannot be executed: {error}") from None
     except Exception as error:
         del sys.modules[name]
         said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"--parts {file}, line {_find_line(error, file)}: {said}") from None
+        raise UserError(f"the file of parts {file}, line {_find_line(error, file)}: {said}") from None
     finally:
         _loading.pop()
     _files[name] = file, source

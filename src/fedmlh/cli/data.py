@@ -109,11 +109,8 @@ def data_synth(
 @contextmanager
 def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar that counts bytes on a terminal, nothing elsewhere."""
-    if not console.is_terminal:
-        yield lambda stage, done, total: None
-        return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with progress(console, *columns, transient=True) as bar:
+    with progress(*columns, transient=True) as bar:
 
         def watch(stage: str, done: int, total: int | None) -> None:
             name = f"{title}  {stage}"

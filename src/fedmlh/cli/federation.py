@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,7 +22,10 @@ from fedmlh.cli.options import (
 )
 from fedmlh.cli.terminal import Terminated, console, open_data, print_report, resumable, tell
 from fedmlh.config import Config, parse_setting
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, how_to_install
+
+if TYPE_CHECKING:
+    from fedmlh.sites.federation import Federation
 
 federation_app = typer.Typer(
     help="Train across real sites, over TLS and with a key for each site (docs/deployment.md).",
@@ -51,6 +54,7 @@ def init(
     """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
     _need_flower()
     from fedmlh.evaluation.evaluate import LabelCounts
+    from fedmlh.runs.remarks import describe_settings
     from fedmlh.sites.federation import Federation, Yardstick
     from fedmlh.sizing import Shape, choose_sizes
 
@@ -78,7 +82,9 @@ def init(
     if chosen.validation_fraction == 0:
         tell(f"validation_fraction is 0: the training points of {data} choose nothing, and are not trained on")
         yardstick = yardstick.without_validation()
-    Federation.create(folder, chosen, yardstick, address=address, sites=names)
+    federation = Federation.create(folder, chosen, yardstick, address=address, sites=names)
+    for remark in describe_settings(federation.agreement.task):
+        tell(remark)
     console.print(
         f"Made {folder}. Hand {folder / 'public'} to every site; put the enrolment.json that each hands back into "
         f"{folder / 'enrolled'}; then: fedmlh federation start {folder}",
@@ -106,7 +112,7 @@ def start(
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
-    with resumable(how), _watch(federation.agreement.config.most_rounds) as watch:
+    with resumable(how), _watch(federation) as watch:
         train(federation, tell, watch, patience=Patience(min_sites, wait))
     with private_files():
         print_report([federation.run.path], federation.run.path / "report.html")
@@ -143,7 +149,6 @@ def status(folder: FolderArgument) -> None:
     _need_flower()
     from fedmlh.sites.federation import Federation
     from fedmlh.sites.flower.control import find_statuses
-    from fedmlh.sites.flower.processes import count_rounds
 
     federation = Federation(folder)
     enrolments, statuses = federation.enrolments(), find_statuses(federation)
@@ -156,7 +161,7 @@ def status(folder: FolderArgument) -> None:
         )
     console.print(table)
     ended, problem = federation.read_outcome()
-    rounds = f"round {count_rounds(federation)} of at most {federation.agreement.config.most_rounds}"
+    rounds = f"round {federation.run.count_rounds()} of at most {federation.agreement.config.most_rounds}"
     state = "" if not ended else ", finished" if problem is None else f", ended: {problem}"
     console.print(rounds + state, soft_wrap=True)
 
@@ -179,7 +184,7 @@ def rehearse(
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), sites, settings)
     dataset = open_data(chosen)
     federation = create_loopback(chosen, dataset, out)
-    with resumable(f"remove {out} to begin again"), _watch(chosen.most_rounds) as watch:
+    with resumable(f"remove {out} to begin again"), _watch(federation) as watch:
         train_loopback(federation, tell, watch)
     same = replay_loopback(federation, dataset, out / "replay")
     print_report([federation.run.path], out / "report.html")
@@ -227,7 +232,7 @@ def prepare(
 
 def _need_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise UserError("real sites need the extra `flower`: pip install -c constraints.txt '.[flower,fast]'")
+        raise UserError(f"real sites need Flower, which is not installed: {how_to_install('flower,fast,plot')}")
 
 
 def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
@@ -246,9 +251,10 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
 
 
 @contextmanager
-def _watch(rounds: int) -> Iterator[Any]:
-    """A line for each round that finishes."""
-    began, seen = time.monotonic(), [0]
+def _watch(federation: "Federation") -> Iterator[Any]:
+    """Say of each round that it is finished, but for those that were finished before."""
+    rounds = federation.agreement.config.most_rounds
+    began, seen = time.monotonic(), [federation.run.count_rounds()]
 
     def watch(finished: int) -> None:
         if finished != seen[0]:

@@ -8,8 +8,19 @@ import typer
 from rich.table import Table
 
 from fedmlh.cli.options import PartsOption, check_target
-from fedmlh.cli.terminal import console, errors, open_data, print_json
+from fedmlh.cli.terminal import console, errors, open_data, print_json, print_terms
 from fedmlh.errors import UserError
+
+#: What `eval` calls figures, with the names under which they are explained.
+_TERMS = {
+    "precision, P@k": "precision",
+    "infrequent labels": "infrequent",
+    "recall": "recall",
+    "ndcg": "ndcg",
+    "psp": "psp",
+    "recall_macro": "recall_macro",
+    "labels seen n times": "recall_by_count",
+}
 
 
 def evaluate(
@@ -19,6 +30,7 @@ def evaluate(
     parts: PartsOption = None,
 ) -> None:
     """Measure a trained model on the test part of a data set."""
+    from fedmlh.comparison.terms import explain
     from fedmlh.serving.predictor import Model
 
     model = Model.load(folder)
@@ -34,12 +46,16 @@ def evaluate(
         return
     table = Table("test part", *(f"@{k}" for k in config.top_k))
     by_count = values.pop("recall_by_count")
+    if config.selection != "paper":
+        values = {metric: by_k for metric, by_k in values.items() if not metric.startswith("precision_paper")}
     for metric, by_k in values.items():
         own = metric in config.metrics  # a number of any kind
         table.add_row(metric, *(f"{value:.4f}" if own else f"{100 * value:.2f} %" for value in by_k.values()))
     for name, value in by_count.items():
         table.add_row(f"recall, labels seen {name} times", *[""] * (len(config.top_k) - 1), f"{100 * value:.2f} %")
     console.print(table)
+    terms = _TERMS | ({"precision_paper": "precision_paper"} if config.selection == "paper" else {})
+    print_terms((term, explain(name, config.frequent_threshold)) for term, name in terms.items())
 
 
 def predict(
@@ -78,13 +94,11 @@ def predict(
         for line, predictions in zip(text, model.predict(text, top), strict=True):
             console.print(line, style="bold", soft_wrap=True)
             for label in predictions:
-                console.print(f"  {label.score:8.3f}  {label.name}  ({label.key})")
+                key = "" if label["key"] == label["name"] else f"  ({label['key']})"
+                console.print(f"  {label['score']:8.3f}  {label['name']}{key}")
         console.print(model.score_meaning, style="dim", soft_wrap=True)
         return
-    answers = (
-        {"point": number, "labels": [vars(label) for label in labels]}
-        for number, labels in enumerate(model.predict_stream(source, top))
-    )
+    answers = ({"point": number, "labels": labels} for number, labels in enumerate(model.predict_stream(source, top)))
     if out is not None:
         write_atomically(out, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
     else:

@@ -1,18 +1,32 @@
 """Arguments and options of several commands, and what becomes of them."""
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedmlh.cli.terminal import tell
 from fedmlh.config import Config, parse_setting, presets
 from fedmlh.errors import UserError
+from fedmlh.lock import is_empty
 from fedmlh.parts import load_parts
 from fedmlh.sizing import SIZED, list_open
 
+
+def check_config(named: str | list[str] | None) -> str | list[str] | None:
+    """Refuse a name that is nearly that of a preset, and name the preset."""
+    for name in [named] if isinstance(named, str) else named or []:
+        near = difflib.get_close_matches(name[:80], presets(), n=1, cutoff=0.6)
+        if near and name not in presets() and not Path(name).is_file():
+            raise UserError(f"'{name}' is neither a preset nor a TOML file; did you mean '{near[0]}'?")
+    return named
+
+
 ConfigArgument = Annotated[
-    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
+    str,
+    typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file", callback=check_config),
 ]
 RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
 SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
@@ -66,6 +80,17 @@ def configure(
         raise UserError(f"{idle[0]} has no effect with sizes 'auto': add --set sizes=given and a learning_rate")
     # Absolute, so that config.toml means the same wherever it is run again.
     return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
+
+
+def check_begun(out: Path, what: str, *, named: bool) -> None:
+    """Refuse to resume where nothing was begun; if the user named the folder, say that it becomes a new one."""
+    if out.is_dir() and not is_empty(out):
+        return
+    if not named:
+        raise UserError(
+            f"{out} holds no {what} to resume: name its folder with --out, or leave --resume out to begin a new one"
+        )
+    tell(f"{out} holds no {what} to resume: this is a new one")
 
 
 def check_target(path: Path) -> None:

@@ -73,11 +73,8 @@ def reproduce(
 @contextmanager
 def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, Any, float, float], None]]]:
     """A bar over jobs of very different length, with the time left; on a terminal only."""
-    if not console.is_terminal:
-        yield lambda total: None, lambda job, outcome, done, total: None
-        return
     columns = (BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    with progress(console, *columns, speed_estimate_period=3600) as bar:
+    with progress(*columns, speed_estimate_period=3600) as bar:
         work = bar.add_task("reading data", total=None)
 
         def watch(job: Any, outcome: Any, done: float, total: float) -> None:

@@ -16,14 +16,17 @@ from fedmlh.cli.options import (
     RoundsOption,
     SeedOption,
     SetOption,
+    check_begun,
+    check_config,
     check_target,
     configure,
 )
-from fedmlh.cli.sweeps import as_file_name, check_methods, make_methods, parse_sweeps
-from fedmlh.cli.terminal import console, open_data, print_report, progress, resumable, tell
+from fedmlh.cli.sweeps import as_file_name, check_methods, list_once, make_methods, parse_sweeps
+from fedmlh.cli.terminal import console, errors, open_data, print_report, progress, resumable, tell
 from fedmlh.config import Config, parse_setting
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, how_to_install
 from fedmlh.lock import hold, is_empty
+from fedmlh.runs.progress import show_precision
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
@@ -62,9 +65,10 @@ def run(
     flags: dict[str, Any] = {"rounds": rounds, "seed": seed, "device": device, "test_every_round": test_every_round}
     chosen = configure(config, settings, data=data, algorithm=algorithm, **flags)
     method = [] if chosen.training == "auto" else [chosen.method]
+    named = out is not None
     out = out or Path("runs") / "-".join([as_file_name(chosen.name), *method, f"seed{chosen.seed}"])
-    if resume and not out.is_dir():
-        tell(f"{out} holds no run to go on with: this is a new one")
+    if resume:
+        check_begun(out, "run", named=named)
     _check_free(RunFolder(out), chosen, resume)
     with resumable():
         _run(chosen, open_data(chosen), out, resume, **options)
@@ -73,7 +77,10 @@ def run(
 
 def compare(
     configs: Annotated[
-        list[str], typer.Argument(metavar="CONFIG...", help="one preset or TOML file, or several to compare with it")
+        list[str],
+        typer.Argument(
+            metavar="CONFIG...", help="one preset or TOML file, or several to compare with it", callback=check_config
+        ),
     ],
     data: DataOption = None,
     rounds: RoundsOption = None,
@@ -92,6 +99,7 @@ def compare(
 ) -> None:
     """Train FedMLH and FedAvg, or any number of set-ups, on the same points and seeds, and set them side by side."""
     from fedmlh.comparison.methods import Plan
+    from fedmlh.runs.remarks import Remark
 
     flags: dict[str, Any] = {"rounds": rounds, "device": device, "test_every_round": test_every_round or None}
     fixed = [name for name, value in flags.items() if value is not None]
@@ -102,17 +110,30 @@ def compare(
     )
     first = entries[0].config
     plan = Plan(tuple(entries), tuple(range(first.seed, first.seed + seeds)))
+    named = out is not None
     out = out or Path("runs") / f"{as_file_name(first.name)}-compare"
+    if resume:
+        check_begun(out, "comparison", named=named)
     with resumable(), hold(out):
         if not resume and not is_empty(out):
             raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
         dataset = open_data(first)
-        check_methods(entries, dataset)
+        remarks = check_methods(entries, dataset)
         plan.write(out)
+        for line in list_once(remarks):
+            tell(line)
+        said = {line for lines in remarks.values() for line in lines}
+
+        def tell_new(line: str) -> None:
+            if line not in said:
+                tell(line)
+            if isinstance(line, Remark):
+                said.add(line)
+
         for folder, (entry, number) in plan.folders(out).items():
             title = f"{entry.name}, seed {number}"
-            _run(entry.config.replace(seed=number), dataset, folder, resume, title=title)
-        print_report(list(plan.folders(out)), out / "report.html", "")
+            _run(entry.config.replace(seed=number), dataset, folder, resume, title=title, tell=tell_new)
+        print_report(list(plan.folders(out)), out / "report.html", tables=True)
 
 
 def replay(
@@ -122,7 +143,7 @@ def replay(
     parts: PartsOption = None,
 ) -> None:
     """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
-    from fedmlh.engines.replay import read_log
+    from fedmlh.engines.replay import explain_difference, read_log
     from fedmlh.engines.replay import replay as repeat
     from fedmlh.runs.folder import RunFolder
     from fedmlh.runs.model_folder import have_same_weights
@@ -140,7 +161,8 @@ def replay(
     elif have_same_weights(copy.model, original.model, folder):
         console.print(f"{len(log)} attempts, and the same model to the bit")
     else:
-        console.print("the replay ends with another model than the run")
+        why = explain_difference(original, copy)
+        console.print(f"the replay ends with another model than the run: {why}", soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -149,11 +171,11 @@ def report(
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
     parts: PartsOption = None,
 ) -> None:
-    """Write a self-contained HTML report of finished runs, and their figures as CSV beside it."""
+    """Write a self-contained HTML report of finished runs, and beside it their curves as PNG and figures as CSV."""
     from fedmlh.comparison.methods import find_runs
 
     check_target(out)
-    print_report([run for folder in runs for run in find_runs(folder)], out, f"{out.stem}-")
+    print_report([run for folder in runs for run in find_runs(folder)], out, beside=f"{out.stem}-", tables=True)
 
 
 def _check_free(folder: "RunFolder", config: Config, resume: bool) -> None:
@@ -173,36 +195,40 @@ def _find_engine(name: str, address: str | None) -> dict[str, Any]:
     try:
         from fedmlh.engines.ray import live_on_ray
     except ImportError:
-        raise UserError("the Ray engine needs Ray, which is not installed: pip install 'fedmlh[ray]'") from None
+        raise UserError(f"the Ray engine needs Ray, which is not installed: {how_to_install('ray')}") from None
     return {"engine": partial(live_on_ray, address=address)}
 
 
-def _run(config: Config, dataset: "Dataset", out: Path, resume: bool, title: str = "", **options: Any) -> None:
+def _run(
+    config: Config,
+    dataset: "Dataset",
+    out: Path,
+    resume: bool,
+    title: str = "",
+    tell: Callable[[str], None] = tell,
+    **options: Any,
+) -> None:
     from fedmlh.engines.run import run as simulate
     from fedmlh.planning.choices import settle
+    from fedmlh.runs.folder import RunFolder
 
     config, reasons = settle(config, dataset)
     for reason in reasons:
         tell(reason)
-    with _progress(title or f"{config.method} seed {config.seed}", config.most_rounds) as watch:
+    title = title or f"{config.method} seed {config.seed}"
+    with _progress(title, config.most_rounds, RunFolder(out).count_rounds()) as watch:
         simulate(config, dataset, out, resume=resume, watch=watch, tell=tell, **options)
 
 
 @contextmanager
-def _progress(title: str, rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar on a terminal, a line per round elsewhere."""
-    if not console.is_terminal:
-        yield lambda record: tell(f"round {record['round']} of at most {rounds}, {title}: {_show_precision(record)}")
-        return
-    with progress(console, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
-        job = bar.add_task(title, total=rounds)
+def _progress(title: str, rounds: int, finished: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Show a bar on a terminal, a line per round elsewhere; so many rounds were finished before."""
+    with progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+        job = bar.add_task(title, total=rounds, completed=finished)
 
         def watch(record: dict[str, Any]) -> None:
-            bar.update(job, completed=record["round"], description=f"{title}  {_show_precision(record)}")
+            if not errors.is_terminal:
+                tell(f"round {record['round']} of at most {rounds}, {title}: {show_precision(record)}")
+            bar.update(job, completed=record["round"], description=f"{title}  {show_precision(record)}")
 
         yield watch
-
-
-def _show_precision(record: dict[str, Any]) -> str:
-    values = (record.get("validation") or record["test"])["precision"]
-    return f"P@{'/'.join(values)} {'/'.join(f'{100 * value:.1f}' for value in values.values())} %"

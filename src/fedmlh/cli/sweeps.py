@@ -1,6 +1,6 @@
 """What `fedmlh compare` compares: every config with every combination of the swept values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,20 +120,37 @@ def as_file_name(name: str) -> str:
     return "".join(kept).lstrip(".")[:_LONGEST_NAME]
 
 
-def check_methods(entries: "Sequence[Entry]", dataset: "Dataset") -> None:
-    """Refuse, before anything is trained, what a run would refuse once it knows the data."""
+def check_methods(entries: "Sequence[Entry]", dataset: "Dataset") -> dict[str, list[str]]:
+    """Refuse, before anything is trained, what a run would refuse once it knows the data.
+
+    Return for each method what each of its runs would begin by saying.
+    """
     from fedmlh.data.division import divide
     from fedmlh.federated.task import Task
     from fedmlh.planning.choices import settle
+    from fedmlh.runs.remarks import describe_data, describe_settings
 
-    partitions = set()
+    partitions, remarks = set(), dict[str, list[str]]()
     for entry in entries:
         try:
-            config, _ = settle(entry.config, dataset)
-            Task(config, dataset.num_features, dataset.num_labels)
+            config, lines = settle(entry.config, dataset)
+            task = Task(config, dataset.num_features, dataset.num_labels)
             partition = tuple(getattr(config, name) for name in (*_PARTITION, "pooled", "shared_fraction", "selection"))
             if partition not in partitions and len(entries) > 1:
                 divide(dataset.train, config)
             partitions.add(partition)
+            remarks[entry.name] = [*lines, *describe_data(dataset, config.partition), *describe_settings(task)]
         except UserError as error:
             raise UserError(f"{entry.name}: {error}") from None
+    return remarks
+
+
+def list_once(remarks: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield each line once, below the names of its methods if it does not hold for all."""
+    groups: dict[tuple[str, ...], list[str]] = {tuple(remarks): []}
+    for line in dict.fromkeys(line for lines in remarks.values() for line in lines):
+        groups.setdefault(tuple(name for name, lines in remarks.items() if line in lines), []).append(line)
+    for names, lines in groups.items():
+        if len(names) < len(remarks):
+            yield f"{'; '.join(names)}:"
+        yield from (line if len(names) == len(remarks) else f"  {line}" for line in lines)

@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -41,9 +41,19 @@ class _Description(ProgressColumn):
         return task.description
 
 
-def progress(where: Console, *columns: ProgressColumn, **options: Any) -> Progress:
-    """Make a display of bars, each after its description."""
-    return Progress(_Description(Column(no_wrap=True)), *columns, console=where, **options)
+def progress(*columns: ProgressColumn, **options: Any) -> Progress:
+    """Make a display of bars on a terminal, each after its description; elsewhere none is shown.
+
+    Bars and what `tell` says share a console, so that every line stands above the bars.
+    """
+    return Progress(
+        _Description(Column(no_wrap=True)),
+        *columns,
+        console=errors,
+        disable=not errors.is_terminal,
+        redirect_stdout=console.is_terminal,  # what is printed into a file stays there
+        **options,
+    )
 
 
 class Terminated(BaseException):
@@ -110,7 +120,7 @@ def open_data(config: Config) -> "Dataset":
     """The data that the config names."""
     from fedmlh.data.source import open_dataset
 
-    with console.status("reading data") if console.is_terminal else nullcontext():
+    with errors.status("reading data") if errors.is_terminal else nullcontext():
         return open_dataset(config)
 
 
@@ -139,17 +149,23 @@ def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None
         begin = end
 
 
-def print_report(folders: list[Path], target: Path, tables: str | None = None) -> None:
-    """Write the report of these runs, also as CSV if `tables` says how such names begin, and print its tables."""
+def print_report(folders: list[Path], target: Path, *, beside: str = "", tables: bool = False) -> None:
+    """Write the report of these runs, also as CSV if `tables`, and print its tables.
+
+    The names of files beside the report begin with `beside`.
+    """
     from fedmlh.comparison.comparison import compare, show_difference
     from fedmlh.comparison.report import write_page
     from fedmlh.comparison.tables import write_tables
+    from fedmlh.comparison.terms import MEANINGS
     from fedmlh.runs.folder import RunFolder
 
     comparison = compare([RunFolder(folder) for folder in folders])
-    write_page(comparison, target)
-    written = [] if tables is None else write_tables(comparison, target.parent, tables)
-    _print_rows("test part, at the selected round", comparison.names, [r for r in comparison.figures if not r.special])
+    written = {"report": [target], "curves": write_page(comparison, target, beside)}
+    if tables:
+        written["table"] = write_tables(comparison, target.parent, beside)
+    _print_rows("test part, at the selected round", comparison.names, comparison.figures)
+    print_terms(comparison.terms)
     if comparison.settings:
         _print_rows("what differs", comparison.names, comparison.settings)
     if comparison.differences:
@@ -160,7 +176,15 @@ def print_report(folders: list[Path], target: Path, tables: str | None = None) -
                 differences.add_row("" if place else method, *show_difference(difference))
             differences.add_section()
         console.print(differences)
+        print_terms([("intervals of 95 %", MEANINGS["intervals"])])
     for note in comparison.notes:
         console.print(note, soft_wrap=True)
-    for path in (target, *written):
-        console.print(f"{'report' if path == target else 'table'}: {path}", soft_wrap=True)
+    for what, paths in written.items():
+        for path in paths:
+            console.print(f"{what}: {path}", soft_wrap=True)
+
+
+def print_terms(terms: Iterable[tuple[str, str]]) -> None:
+    """Say under a table what its terms mean, a line each."""
+    for term, meaning in terms:
+        console.print(f"{term}: {meaning}", style="dim")

@@ -10,10 +10,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Table
 
-from fedmlh.cli.options import DeviceOption, PartsOption, SetOption
+from fedmlh.cli.options import DeviceOption, PartsOption, SetOption, check_begun, check_config
 from fedmlh.cli.terminal import console, progress, resumable, tell
 from fedmlh.config import parse_setting
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, how_to_install
 from fedmlh.lock import hold, is_empty
 from fedmlh.sizing import parse_size
 from fedmlh.storage import FORMAT_VERSION, write_atomically
@@ -45,7 +45,10 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="trials at a time, each in a process of its own")] = 1,
     device: DeviceOption = None,
     start: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="first trial; without it recommended, trained either way")
+        str | None,
+        typer.Option(
+            metavar="CONFIG", help="first trial; without it recommended, trained either way", callback=check_config
+        ),
     ] = None,
     settings: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
@@ -60,7 +63,7 @@ def tune(
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise UserError("tune needs Optuna, which is not installed: pip install 'fedmlh[tune]'") from None
+        raise UserError(f"tune needs Optuna, which is not installed: {how_to_install('tune')}") from None
     from fedmlh.data.source import open_dataset
     from fedmlh.tuning.goal import Goal, Wish
     from fedmlh.tuning.page import write_page
@@ -83,7 +86,10 @@ def tune(
     )
     source = str(data.resolve())
     config = next(iter(wish.configs(source).values()))
+    named = out is not None
     out = out or Path("runs") / f"{data.resolve().name.lstrip('.')}-tune"
+    if resume:
+        check_begun(out, "search", named=named)
     how = "--resume goes on with the search, and with the trial that was cut off"
     with resumable(how), hold(out):
         _check_folder(out, resume)
@@ -119,12 +125,10 @@ def tune(
 def _check_folder(out: Path, resume: bool) -> None:
     there = (out / "tune.json").exists()
     if resume and not there and not is_empty(out):
-        raise UserError(f"{out} holds no search to go on with: choose another --out")
+        raise UserError(f"{out} holds no search to resume: choose another --out")
     if not resume and not is_empty(out):
         hint = "pass --resume to go on with that search, or " if there else ""
         raise UserError(f"{out} is not empty: {hint}choose another --out")
-    if resume and not there:
-        tell(f"{out} holds no search to go on with: this is a new one")
 
 
 def _check_same(path: Path, settings: dict[str, Any]) -> None:
@@ -156,15 +160,11 @@ def _progress(trials: int) -> Iterator[Callable[["Row", list["Row"]], None]]:
         so_far = "" if best is None else f"; best so far {best.name} {100 * (best.score or 0):.1f}"
         return f"{_describe(row)}{so_far}"
 
-    if not console.is_terminal:
-        yield lambda row, rows: tell(describe(row, rows))
-        return
-    with progress(console, BarColumn(), MofNCompleteColumn()) as bar:
+    with progress(BarColumn(), MofNCompleteColumn()) as bar:
         job = bar.add_task("trials", total=trials)
 
         def show(row: "Row", rows: list["Row"]) -> None:
-            # Through the bar's own console: a line from elsewhere would end up in the bar.
-            bar.console.print(describe(row, rows), soft_wrap=True)
+            tell(describe(row, rows))
             bar.update(job, completed=sum(other.rounds > 0 and not other.reason for other in rows))
 
         yield show

@@ -9,11 +9,23 @@ from typing import Any
 from fedmlh.comparison.differences import Difference, Interval, find_differences
 from fedmlh.comparison.methods import Method, gather
 from fedmlh.comparison.settings import IDLE, list_differing
+from fedmlh.comparison.terms import explain
 from fedmlh.evaluation.label_recall import BINS
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import read_own
 
 MIB = 2**20
+#: What figures are called, with their names in summary.json.
+_TERMS = {
+    "P@k": "precision",
+    "nDCG@k": "ndcg",
+    "PSP@k": "psp",
+    "infrequent labels": "infrequent",
+    "macro recall@k": "recall_macro",
+    "labels seen n times": "recall_by_count",
+    "best": "best_round",
+}
+_TERMS_OF_PAPER = {"paper's @k": "precision_paper", "paper's volume": "paper_volume_bytes"}
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,6 @@ class Row:
 
     name: str
     cells: tuple[str, ...]
-    special: bool = False  # of interest to who knows the paper
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,13 @@ class Comparison:
         """Return the names of the methods."""
         return [method.name for method in self.methods]
 
+    @property
+    def terms(self) -> list[tuple[str, str]]:
+        """Return what the rows of the figures are called, and what they mean."""
+        threshold = self.methods[0].config.frequent_threshold
+        shown = _TERMS | (_TERMS_OF_PAPER if _follow_paper(self.methods) else {})
+        return [(term, explain(name, threshold)) for term, name in shown.items()]
+
 
 def compare(folders: Sequence[RunFolder]) -> Comparison:
     """Read finished runs and set their methods side by side."""
@@ -50,12 +68,17 @@ def compare(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def _list_figures(methods: Sequence[Method]) -> list[Row]:
-    """Return accuracy in percent, then what it cost, then what only the paper counts."""
+    """Return accuracy in percent, then what it cost, then what only the paper counts if its way was asked for."""
     ks = list(methods[0].runs[0].summary["precision"])
     own = dict.fromkeys(name for method in methods for name in method.config.metrics)
 
-    def percent(metric: str, label: str, special: bool = False) -> list[Row]:
-        return [_row(label.format(k=k), methods, _percent(metric, k), 1, special) for k in ks]
+    def percent(metric: str, label: str) -> list[Row]:
+        return [_row(label.format(k=k), methods, _percent(metric, k), 1) for k in ks]
+
+    of_paper = [
+        *percent("precision_paper", "paper's @{k}, %"),
+        _row("paper's volume, MiB", methods, lambda s: s["paper_volume_bytes"] / MIB, 1),
+    ]
 
     return [
         *percent("precision", "P@{k}, %"),
@@ -79,15 +102,13 @@ def _list_figures(methods: Sequence[Method]) -> list[Row]:
         _row("clients sent until best, MiB", methods, lambda s: s["bytes_up_to_best"] / MIB, 1),
         _row("server sent until best, MiB", methods, lambda s: s["bytes_down_to_best"] / MIB, 1),
         _row("seconds a round, training", methods, lambda s: s["seconds_per_round"], 2),
-        *percent("precision_paper", "paper's @{k} (hits / min(|y|, k)), %", special=True),
-        _row(
-            "paper's volume (clients, no headers), MiB",
-            methods,
-            lambda s: s["paper_volume_bytes"] / MIB,
-            1,
-            special=True,
-        ),
+        *(of_paper if _follow_paper(methods) else []),
     ]
+
+
+def _follow_paper(methods: Sequence[Method]) -> bool:
+    """Say whether any of the methods selects its round in the paper's way."""
+    return any(method.config.selection == "paper" for method in methods)
 
 
 def show_difference(difference: Difference) -> tuple[str, str, str, str]:
@@ -118,11 +139,10 @@ def _row(
     methods: Sequence[Method],
     pick: Callable[[Mapping[str, Any]], float | None],
     digits: int,
-    special: bool = False,
 ) -> Row:
     cells = []
     for method in methods:
         values = [value for run in method.runs if (value := pick(run.summary)) is not None]
         spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
         cells.append(f"{fmean(values):.{digits}f}{spread}" if len(values) == len(method.runs) else IDLE)
-    return Row(name, tuple(cells), special)
+    return Row(name, tuple(cells))

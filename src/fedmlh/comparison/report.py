@@ -11,6 +11,7 @@ from fedmlh.comparison.differences import RESAMPLES
 from fedmlh.comparison.plots import MOST_SHADED, draw_curves
 from fedmlh.comparison.settings import IDLE
 from fedmlh.display import escape_html
+from fedmlh.errors import how_to_install
 from fedmlh.runs.folder import FinishedRun
 from fedmlh.runs.summary import read_own
 from fedmlh.storage import write_atomically
@@ -26,12 +27,13 @@ th { max-width: 14rem; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
 .curves svg { width: 100%; min-width: 44rem; height: auto; }
 pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; max-width: 48rem; }
+.term { color: #555; font-size: 14px; line-height: 1.35; margin: .3rem 0 0; max-width: 48rem; }
 @media (max-width: 40rem) { body { margin: 1rem auto; } th, td { padding: .25rem .5rem; font-size: 14px; } }
 @media print { body { margin: 0; max-width: none; } }
 </style></head><body>
 <h1>$title</h1>
 <p class="note">$selection</p>
-<h2>Figures</h2><div class="wide">$table</div>
+<h2>Figures</h2><div class="wide">$table</div>$terms
 $differing
 $differences
 <h2>Curves</h2><p class="note">$curves_note</p><div class="wide curves">$curves</div>
@@ -46,10 +48,16 @@ _DIFFERENCES = (
     "Over test points: the 95 % bootstrap interval ({resamples:,} resamples) of the differences, averaged over seeds. "
     "It says what other test points may give. A claim needs both intervals to leave out 0."
 )
+_SIMULATED = (
+    "Simulated clients: P@k in %, on the client’s share of the validation points, which the partition distributes as "
+    "it does training points. They also chose the model."
+)
+_AT_SITES = "Real sites: P@k in %, measured by each site on the points that it holds out."
+_ALONE = "“Alone”: the model that the client trains on its own points only, at its best round on these points."
 
 
-def write_page(comparison: Comparison, target: Path) -> None:
-    """Write the page of a comparison, with curves.png beside it."""
+def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[Path]:
+    """Write the page of a comparison, and the curves beside it as `beside`curves.png; return where these are."""
     runs = [run for method in comparison.methods for run in method.runs]
     notes = []
     if any("validation" in run.summary for run in runs):
@@ -63,7 +71,7 @@ def write_page(comparison: Comparison, target: Path) -> None:
             "and are for reproduction only."
         )
     picture = None
-    curves = '<p class="note">Curves need matplotlib: pip install "fedmlh[plot]", then run fedmlh report again.</p>'
+    curves = f'<p class="note">Curves need matplotlib: {escape_html(how_to_install("plot"))}, then fedmlh report.</p>'
     if importlib.util.find_spec("matplotlib"):
         svg, picture = draw_curves(comparison.methods, "svg").decode(), draw_curves(comparison.methods, "png")
         curves = svg[svg.index("<svg") :]
@@ -73,6 +81,9 @@ def write_page(comparison: Comparison, target: Path) -> None:
         title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
         table=_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
+        terms="".join(
+            f'<p class="term"><b>{escape_html(term)}</b>: {meaning}</p>' for term, meaning in comparison.terms
+        ),
         differing=_show_differing(comparison),
         differences=_show_differences(comparison),
         curves_note=f"Mean over seeds{shaded}." if several else "",
@@ -82,8 +93,10 @@ def write_page(comparison: Comparison, target: Path) -> None:
         settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
     )
     write_atomically(target, page.encode())
-    if picture is not None:
-        write_atomically(target.parent / "curves.png", picture)
+    if picture is None:
+        return []
+    write_atomically(target.parent / f"{beside}curves.png", picture)
+    return [target.parent / f"{beside}curves.png"]
 
 
 def _show_differing(comparison: Comparison) -> str:
@@ -124,7 +137,13 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         ks = list(run.summary["precision"])
         alone = "precision_alone" in clients[0]
         own = [(metric, k) for metric in run.config.metrics if metric in clients[0] for k in ks]
-        head = ["client", "points", "held out", *(f"P@{k}" for k in ks), *(f"alone P@{k}" for k in ks if alone)]
+        head = [
+            "site" if "site" in clients[0] else "client",
+            "points",
+            "held out",
+            *(f"P@{k}" for k in ks),
+            *(f"alone P@{k}" for k in ks if alone),
+        ]
         head += [f"{metric}@{k}" for metric, k in own]
         rows = [
             [
@@ -141,9 +160,8 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         # Many runs of many clients would bury what follows.
         shown = " open" if len(runs) == 1 else ""
         parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
-    if not parts:
-        return ""
-    note = (
-        "On held-out points that are dealt out like the client's own; P@k in %. Alone: trained on its own points only."
-    )
-    return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts)
+    at_sites = {"precision_at_sites" in run.summary for run in runs if run.summary.get("clients")}
+    note = " ".join(_AT_SITES if real else _SIMULATED for real in sorted(at_sites))
+    if any("precision_alone" in client for run in runs for client in run.summary.get("clients", [])):
+        note += f" {_ALONE}"
+    return f"<h2>Clients</h2><p class='note'>{note}</p>" + "".join(parts) if parts else ""

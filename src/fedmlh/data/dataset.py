@@ -1,13 +1,15 @@
 """The one form in which data travels inside the product, whatever file it came from."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.data.text import TextFeatures
+from fedmlh.data.text import DEFAULT_DIM, TextFeatures
 from fedmlh.errors import UserError
 
 
@@ -20,6 +22,10 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(name if len(name) <= 20 else f"{name[:19]}…" for name in self.names[:3])
+        return f"<{len(self):,} labels: {shown}{', …' if len(self) > 3 else ''}>"
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
@@ -41,6 +47,9 @@ class Split:
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} points, {self.X.shape[1]:,} features, {self.Y.shape[1]:,} labels>"
 
     def take(self, rows: np.ndarray) -> "Split":
         """Return the given points, in the given order."""
@@ -92,6 +101,51 @@ class Dataset:
                 f"{self.name}: the training part has {self.train.X.shape[1]:,} features, "
                 f"the test part {self.test.X.shape[1]:,}"
             )
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        labels: Any,
+        *,
+        sites: Any = None,
+        test: Any = 0.2,
+        seed: int = 0,
+        name: str = "memory",
+        text_features: str = "hashing",
+        text_dim: int = DEFAULT_DIM,
+    ) -> "Dataset":
+        """Make a data set of texts and their labels.
+
+        labels: a list of labels per text, one label per text, or a matrix of 0 and 1 with a column per label.
+        sites: the name of the site that owns each text; each site becomes a client of its own.
+        test: the share of texts that become the test part, or (texts, labels) of one.
+        text_features: "hashing" needs no vocabulary; "tfidf" fits one on the training texts.
+        """
+        from fedmlh.data.memory import from_texts
+
+        more: dict[str, Any] = {"text_features": text_features, "text_dim": text_dim}
+        return from_texts(texts, labels, sites=sites, test=test, seed=seed, name=name, **more)
+
+    @classmethod
+    def from_arrays(
+        cls, X: Any, Y: Any, *, sites: Any = None, test: Any = 0.2, seed: int = 0, name: str = "memory"
+    ) -> "Dataset":
+        """Make a data set of features and labels: numpy arrays, scipy matrices or data frames.
+
+        X: a matrix of numbers, a row per point. Y: a matrix of 0 and 1 with a column per label, a list of labels per
+        point, or one label per point. sites, test: as in `from_texts`.
+        """
+        from fedmlh.data.memory import from_arrays
+
+        return from_arrays(X, Y, sites=sites, test=test, seed=seed, name=name)
+
+    def __repr__(self) -> str:
+        sites = f", {len(self.site_names):,} sites" if self.site_names else ""
+        return (
+            f"<Dataset {self.name!r}: {len(self.train):,} training and {len(self.test):,} test points, "
+            f"{self.num_features:,} features, {self.num_labels:,} labels{sites}>"
+        )
 
     @cached_property
     def fingerprint(self) -> str:

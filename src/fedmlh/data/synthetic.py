@@ -79,7 +79,7 @@ def synthesize(
             tuple(str(label) for label in range(num_labels)),
             tuple(f"topic {topic} / label {label}" for label, topic in enumerate(topics)),
         ),
-        notes=(f"synthetic: made from seed {seed}, no real data",),
+        notes=(f"made from seed {seed}, no real data",),
     )
 
 

@@ -30,6 +30,9 @@ class TextFeatures:
     vocabulary: tuple[str, ...] = ()
     idf: tuple[float, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<text features: {self.kind}, {self.num_features:,}>"
+
     @classmethod
     def hashing(cls, dim: int = DEFAULT_DIM) -> "TextFeatures":
         """Make the stateless kind: each word and pair adds to one of `dim` features."""

@@ -169,7 +169,7 @@ def live_on_ray(
 ) -> Iterator[RayClients]:
     """Let clients live on the cluster at an address; without one on the cluster that was joined, or a local one."""
     if population.device.type != "cpu" and population.trains:
-        raise UserError("workers of the Ray engine train on CPU cores: pass --device cpu")
+        raise UserError("workers of the Ray engine train on CPU cores: set device to cpu (--device cpu)")
     find_sources(population.task.config.foreign)  # workers register what a file of parts says, and nothing else
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedmlh.comparison.settings import list_differing
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.engines.local import LocalClients, live_in_process
@@ -15,9 +16,16 @@ from fedmlh.federated.client import Memory
 from fedmlh.federated.mail import Outbox, Reply
 from fedmlh.federated.messages import Rejected
 from fedmlh.federated.participation import Attempt
-from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.folder import FREE_ON_RESUME, RunFolder
+from fedmlh.runs.model_folder import load_bundle
+from fedmlh.runs.one_round.frozen import FILE as TERMS
 from fedmlh.runs.population import Population
 from fedmlh.runs.rounds import Run, Tell, Watch, ignore
+from fedmlh.storage import Sealed, read_checked
+from fedmlh.untrusted import MOST_JSON, parse_json
+
+#: What one round chooses by itself if the config has these values.
+_CHOSEN = {"ridge": 0.0, "count_power": -1.0}
 
 
 class ReplayedClients:
@@ -39,7 +47,7 @@ class ReplayedClients:
         if line is None or list(line.sampled) != list(sampled):
             raise UserError(
                 f"round {round_index}, attempt {attempt} is not as the log says, which was made with other settings or "
-                f"other data (--data)"
+                f"other data: pass the data of the run (--data)"
             )
         yield from self.local.exchange(line.accepted, outbox)
         for client_id in sampled:
@@ -59,6 +67,44 @@ def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
     limits: dict[str, int] = {"patience": 0, "max_attempts": max(most, config.max_attempts)}
     limits |= {"correct": rounds - 1} if config.training == "one-round" else {"rounds": rounds}
     return config.replace(**limits), log
+
+
+def explain_difference(original: RunFolder, copy: RunFolder) -> str:
+    """Say why a replay may have ended with another model than the run, as far as their folders know."""
+    try:
+        was, now = load_bundle(original.model, original.path), load_bundle(copy.model)
+    except UserError as problem:
+        return str(problem)
+    told = copy.read_config()
+    chosen = {name for name, value in _CHOSEN.items() if getattr(told, name) == value}
+    differing = [
+        f"{name} was {values[0]}, and is {values[1]}"
+        for name, values in list_differing([was.task.config, now.task.config])
+        if name not in {*FREE_ON_RESUME, *chosen, "data"}
+    ]
+    if was.seeds.run != now.seeds.run:
+        differing.append(f"seed was {was.seeds.run}, and is {now.seeds.run}")
+    if was.data != now.data:
+        differing.append(f"the fingerprint of the data was {was.data}, and is {now.data}")
+    if differing:
+        return "; ".join(differing)
+    names = _read_name(original), _read_name(copy)
+    if None not in names and names[0] != names[1]:
+        return "data and settings are the same, so another version of fedmlh, which trains otherwise, made the run"
+    version = "their data and settings" if None in names else "their data, settings and version of training"
+    return f"nothing known differs ({version} are the same): perhaps the processor, a GPU or a library"
+
+
+def _read_name(folder: RunFolder) -> str | None:
+    """Return what a run's checkpoint calls it, a hash of settings, data and version of training; None: unknown."""
+    try:
+        once = folder.checkpoints / TERMS
+        if once.is_file():
+            return str(parse_json(read_checked(once).partition(b"\n")[0])["run"])
+        newest = max(folder.checkpoints.glob("round-*"))
+        return str(parse_json(Sealed(newest, folder.path).read("state.json", MOST_JSON))["run"])
+    except (UserError, KeyError, TypeError, ValueError):  # ValueError: also no checkpoint at all
+        return None
 
 
 def replay(
@@ -82,4 +128,4 @@ def replay(
         with live_in_process(population, workers) as local:
             yield ReplayedClients(local, lines)
 
-    return run(config, dataset, out, engine=live, workers=workers, watch=watch, tell=tell)
+    return run(config, dataset, out, engine=live, progress=False, workers=workers, watch=watch, tell=tell)

@@ -1,11 +1,17 @@
 """The door from Python: a simulated federation, by default all in this process."""
 
+import shutil
+import tempfile
 from pathlib import Path
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.engines.local import live_in_process
+from fedmlh.errors import UserError
+from fedmlh.lock import hold, is_empty
+from fedmlh.planning.choices import settle
 from fedmlh.runs.population import Engine
+from fedmlh.runs.progress import print_rounds
 from fedmlh.runs.rounds import Run, Tell, Watch, ignore
 from fedmlh.runs.simulate import simulate
 
@@ -13,19 +19,37 @@ from fedmlh.runs.simulate import simulate
 def run(
     config: Config,
     dataset: Dataset,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     engine: Engine = live_in_process,
     resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
     workers: int | None = None,
     watch: Watch = ignore,
     tell: Tell = ignore,
 ) -> Run:
-    """Train, select the best round, test it once and keep the model, all in the folder `out`."""
+    """Train, select the best round, test it once and keep the model, all in the folder `out`.
+
+    out: without it a new temporary folder, which `Run.folder` names.
+    resume: go on with the run in `out`; overwrite: remove the run in `out` first.
+    progress: print what was chosen and a line per round, unless `watch` or `tell` is given: they are called with each
+    round's record and with each remark.
+    """
+    if resume and overwrite:
+        raise UserError("resume=True goes on with a run and overwrite=True removes it: choose one of them")
+    folder = Path(tempfile.mkdtemp(prefix="fedmlh-")) / "run" if out is None else Path(out)
+    if overwrite:
+        _remove(folder)
+    if progress and watch is ignore and tell is ignore:
+        config, reasons = settle(config, dataset)
+        for reason in reasons:
+            print(reason)
+        watch, tell = print_rounds(config.most_rounds), print
     return simulate(
         config,
         dataset,
-        out,
+        folder,
         engine=engine,
         alone=live_in_process,
         resume=resume,
@@ -33,3 +57,13 @@ def run(
         watch=watch,
         tell=tell,
     )
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run, and nothing else."""
+    if not folder.exists() or (folder.is_dir() and is_empty(folder)):
+        return
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} holds no run: overwrite=True removes runs only; name another out")
+    with hold(folder):
+        shutil.rmtree(folder)

@@ -72,7 +72,7 @@ def train(job: Measurement, scratch: Path) -> dict[str, Any]:
     with hold(folder, _PATIENCE):
         pass  # a worker of a call that was killed may be about to end
     # One worker: jobs run side by side, and the number of workers does not change a bit.
-    summary = run(job.config, _open(job.source), folder, resume=True, workers=1).summary
+    summary = run(job.config, _open(job.source), folder, resume=True, progress=False, workers=1).summary
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     judged = "test" if job.config.selection == "paper" else "validation"
     curves = {

@@ -19,6 +19,8 @@ from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes, read_text
 
 POINTS = "test_points.safetensors"
+#: What to do if a folder cannot be used, from Python or on the command line.
+_ELSEWHERE = "choose another folder (out, --out)"
 #: Settings that a resumed run may change without becoming another run, as their sections say.
 FREE_ON_RESUME = {name for name, setting in SETTINGS.items() if setting.section.free}
 
@@ -52,19 +54,19 @@ class RunFolder:
     def check(self, config: Config, *, resume: bool) -> None:
         """Make sure that the folder is free for a new run, or holds the run that is to be resumed; writes nothing."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file: choose another --out")
+            raise UserError(f"{self.path} is a file: {_ELSEWHERE}")
         # What a run that died before its first round left (its config, or a part of it) is in nobody's way.
         if not self.path.is_dir() or all(_is_no_result(entry.name) for entry in self.path.iterdir()):
             return
         there = {"config.toml": os.path.lexists(self.path / "config.toml"), "checkpoint": self.checkpoints.is_dir()}
         missing = [name for name, found in there.items() if not found]
         if not resume:
-            how = "" if missing else "pass --resume to go on with that run, or "
-            raise UserError(f"{self.path} is not empty: {how}choose another --out")
+            how = "" if missing else "resume its run (resume=True, --resume), or "
+            raise UserError(f"{self.path} is not empty: {how}{_ELSEWHERE}")
         if missing:
             raise UserError(
-                f"{self.path} has no {missing[0]}, without which its run cannot be resumed: put it back, or choose "
-                f"another --out"
+                f"{self.path} has no {missing[0]}, without which its run cannot be resumed: put it back, or "
+                f"{_ELSEWHERE}"
             )
         self._check_same(config)
 
@@ -79,7 +81,7 @@ class RunFolder:
             if old != new and name not in FREE_ON_RESUME and name not in open_yet:
                 raise UserError(
                     f"{self.path} holds a run with {name} = {old!r}, this one says {new!r}: "
-                    f"resume with the same settings, or choose another --out"
+                    f"resume with the same settings, or {_ELSEWHERE}"
                 )
 
     def open(self, config: Config) -> None:
@@ -134,6 +136,13 @@ class RunFolder:
         """The records of all rounds."""
         return list(self._read("metrics.jsonl", _parse_records))
 
+    def count_rounds(self) -> int:
+        """Return how many rounds are finished."""
+        try:
+            return read_bytes(self.path / "metrics.jsonl", MOST_JSON).count(b"\n")
+        except (OSError, ValueError, UserError):  # what is wrong with it is said where it is needed
+            return 0
+
     def read_participation(self) -> list[Attempt]:
         """Who took part in the attempts at all rounds."""
         return list(self._read("participation.jsonl", _parse_log))
@@ -148,7 +157,7 @@ class RunFolder:
             return parse(read_text(self.path / name, most))
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
-                f"{self.path} has no {name}: it is no run folder, or the run has not finished (fedmlh run … --resume)"
+                f"{self.path} has no {name}: it is no run folder, or its run has not finished (resume=True, --resume)"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{self.path / name} is damaged ({type(error).__name__}: {error})") from None

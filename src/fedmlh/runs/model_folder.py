@@ -81,30 +81,36 @@ def save_bundle(
     terms: Terms | None = None,
     networks: Networks | None = None,
 ) -> None:
+    """Write the model that a run has trained on a data set."""
+    about = (dataset.labels, dataset.text, dataset.fingerprint, dataset.first_feature)
+    write_bundle(folder, Bundle(task, seeds, weights, *about, terms, networks))
+
+
+def write_bundle(folder: Path, bundle: Bundle) -> None:
     """Write the folder in one step."""
-    labels, text = dataset.labels, dataset.text
+    labels, text, weights = bundle.labels, bundle.text, bundle.weights
     about = {
-        "num_features": task.num_features,
-        "num_labels": task.num_labels,
-        "seeds": _write_seeds(seeds),
+        "num_features": bundle.task.num_features,
+        "num_labels": bundle.task.num_labels,
+        "seeds": _write_seeds(bundle.seeds),
         "text": None if text is None else text.to_json(),
-        "data": dataset.fingerprint,
-        "first_feature": dataset.first_feature,
+        "data": bundle.data,
+        "first_feature": bundle.first_feature,
     }
     files = {
-        "config.toml": task.config.to_toml().encode(),
+        "config.toml": bundle.task.config.to_toml().encode(),
         "labels.json": json.dumps({"keys": labels.keys, "names": labels.names}).encode(),
     }
     if isinstance(weights, Corrected):
-        assert networks is not None
-        about["networks"] = {"seeds": _write_seeds(networks.seeds), "weight": weights.weight}
-        files["networks.toml"] = networks.task.config.to_toml().encode()
+        assert bundle.networks is not None
+        about["networks"] = {"seeds": _write_seeds(bundle.networks.seeds), "weight": weights.weight}
+        files["networks.toml"] = bundle.networks.task.config.to_toml().encode()
         files["networks.safetensors"] = save_tensors({"weights": weights.networks.half()})
         weights = weights.linear
     if isinstance(weights, Linear):
-        assert terms is not None
+        assert bundle.terms is not None
         arrays = {name: getattr(weights, name) for name in _LINEAR}
-        files |= {"weights.safetensors": save_arrays(arrays), "terms.bin": terms.encode()}
+        files |= {"weights.safetensors": save_arrays(arrays), "terms.bin": bundle.terms.encode()}
     else:
         files["weights.safetensors"] = save_tensors({"weights": weights.cpu().contiguous()})
     write_sealed(folder, {"model.json": json.dumps(about).encode(), **files})

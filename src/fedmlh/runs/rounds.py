@@ -9,22 +9,17 @@ from typing import Any, Protocol
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
-from fedmlh.data.division import Division
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
 from fedmlh.federated.client import Memory
 from fedmlh.federated.mail import Outbox, PartT, Reply
 from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import GivenUp, Server
-from fedmlh.model.losses import find_loss
-from fedmlh.parts import find
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import save_bundle
+from fedmlh.runs.remarks import describe_data, describe_resumed, describe_settings
 from fedmlh.runs.summary import summarize
-
-#: What reading the data gave cause to say, shown at the start of a run.
-_MOST_NOTES = 5
 
 #: Called with the record of each round as it finishes.
 Watch = Callable[[dict[str, Any]], None]
@@ -98,12 +93,8 @@ def conduct(
     folder.open(task.config)
     for problem in problems:
         tell(problem)
-    tell_notes(dataset, tell)
-    if not find("aggregation", task.config.aggregation).streams:
-        share = task.config.clients_per_round * task.stack.num_parameters * 4 / 2**20
-        tell(f"aggregation '{task.config.aggregation}' keeps all updates of a round: up to {share:,.0f} MiB")
-    if not find_loss(task.config.loss).kernel:
-        tell(f"the loss '{task.config.loss}' has no compiled loop: clients train in plain torch, which takes longer")
+    for remark in (*describe_data(dataset, task.config.partition), *describe_settings(task)):
+        tell(remark)
 
     def write(progress: Progress) -> None:
         folder.write_metrics(progress.history)
@@ -113,8 +104,9 @@ def conduct(
         checkpoints.save(progress)
         write(progress)
 
-    # Of the last round before the stop, the checkpoint may have been written and what follows from it not.
     if progress is not None:
+        tell(describe_resumed(progress.server.round, rounds, over=is_patience_over(progress, task.config.patience)))
+        # Of the last round before the stop, the checkpoint may have been written and what follows from it not.
         write(progress)
     progress = run_rounds(server, clients, judge, watch, save, progress)
     for client, rounds in sorted(_count_clipped(progress).items()):
@@ -128,25 +120,6 @@ def conduct(
     folder.write_points(tested.points)
     folder.write_summary(summary)
     return Run(summary, folder.path)
-
-
-def tell_division(dataset: Dataset, division: Division, partition: str, tell: Tell) -> None:
-    """Say where the partition does not give clients what one may expect."""
-    if dataset.site_names and partition != "folder":
-        tell(f"the data comes from {len(dataset.site_names)} sites; partition '{partition}' deals it out anew")
-    if division.reached < division.total:
-        tell(
-            f"{division.reached:,} of {division.total:,} training points reach a client: partition '{partition}' "
-            f"leaves the others out; iid and dirichlet deal out all"
-        )
-
-
-def tell_notes(dataset: Dataset, tell: Tell) -> None:
-    """Say what reading the data gave cause to say."""
-    for note in dataset.notes[:_MOST_NOTES]:
-        tell(f"of the data: {note}")
-    if len(dataset.notes) > _MOST_NOTES:
-        tell(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
 
 
 def run_rounds(
@@ -163,7 +136,7 @@ def run_rounds(
         state = server.begin()
         progress = Progress(state, state.model)
     clients.memories.update(progress.memories)
-    while progress.server.round < config.rounds and not _is_patience_over(progress, config.patience):
+    while progress.server.round < config.rounds and not is_patience_over(progress, config.patience):
         started = time.perf_counter()
         try:
             state, report = server.run_round(progress.server, clients.exchange)
@@ -212,5 +185,6 @@ def _count_clipped(progress: Progress) -> Counter[int]:
     return Counter(entry["client"] for record in progress.history for entry in record.get("clipped", ()))
 
 
-def _is_patience_over(progress: Progress, patience: int) -> bool:
+def is_patience_over(progress: Progress, patience: int) -> bool:
+    """Say whether no round has been better for `patience` rounds."""
     return patience > 0 and progress.server.round - progress.best_round >= patience

@@ -20,7 +20,8 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.one_round.comparing import make_row
 from fedmlh.runs.one_round.run import run_once
 from fedmlh.runs.population import Engine, Population
-from fedmlh.runs.rounds import Judge, Run, Tell, Watch, conduct, ignore, tell_division
+from fedmlh.runs.remarks import describe_division
+from fedmlh.runs.rounds import Judge, Run, Tell, Watch, conduct, ignore
 
 
 def simulate(
@@ -51,7 +52,8 @@ def simulate(
         device = pick_device(config.device)
         task = Task(config, dataset.num_features, dataset.num_labels)
         division = divide(dataset.train, config)
-        tell_division(dataset, division, config.partition, tell)
+        for remark in describe_division(division, config.partition):
+            tell(remark)
         shared = encode_points(division.shared) if len(division.shared) else b""
         examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
         server = Server(task, examples, device, shared)

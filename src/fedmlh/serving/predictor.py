@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -13,13 +12,13 @@ from torch import Tensor
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
+from fedmlh.lock import is_empty
 from fedmlh.model.losses import find_loss
-from fedmlh.runs.model_folder import Bundle, load_bundle
+from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A label that the model proposes; the higher the score, the more it believes in it."""
+class Prediction(TypedDict):
+    """A label that the model proposes, as a plain dict; the higher the score, the more the model believes in it."""
 
     key: str
     name: str
@@ -31,6 +30,7 @@ class Model:
 
     def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
         self.bundle = bundle
+        self.device = device
         self._features, self._ranker = bundle.make_tools(device)
         self._weights = bundle.weights.to(device) if isinstance(bundle.weights, Tensor) else bundle.weights
 
@@ -42,9 +42,23 @@ class Model:
             raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
         if (folder / "config.toml").is_file() and not os.path.lexists(folder / "manifest.json"):
             if not (folder / "model").is_dir():
-                raise UserError(f"{folder} holds no model yet: finish the run first (fedmlh run … --resume)")
+                raise UserError(f"{folder} holds no model yet: finish the run first (resume=True, --resume)")
             folder = folder / "model"
         return cls(load_bundle(folder, root), device)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into a new folder, which `Model.load` and `fedmlh predict` read."""
+        target = Path(folder)
+        if target.exists() and not (target.is_dir() and is_empty(target)):
+            raise UserError(f"{target} is not empty: name a new folder")
+        write_bundle(target, self.bundle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model, (self.bundle, self.device)
+
+    def __repr__(self) -> str:
+        task = self.bundle.task
+        return f"<Model {task.config.method}: {task.num_features:,} features, {task.num_labels:,} labels>"
 
     @property
     def score_meaning(self) -> str:
@@ -71,7 +85,18 @@ class Model:
         return list(self.predict_stream(points, k))
 
     def predict_stream(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> Iterator[list[Prediction]]:
-        """The same, point by point."""
+        """Yield the k best labels of one point after another."""
+        keys, names = self.bundle.labels.keys, self.bundle.labels.names
+        for columns, scores in self.rank(points, k):
+            yield [
+                {"key": keys[column], "name": names[column], "score": float(score)}
+                for column, score in zip(columns, scores, strict=True)
+            ]
+
+    def rank(
+        self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield for each point the numbers of its k best labels, best first, and their scores."""
         if type(k) is not int or k < 1:
             raise UserError(f"k is {k!a}: ask for at least 1 label")
         with np.errstate(over="ignore"):  # what single precision cannot hold is infinity, and refused
@@ -83,14 +108,11 @@ class Model:
                 f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
                 f"prepare them as the training data was"
             )
-        keys, names = self.bundle.labels.keys, self.bundle.labels.names
-        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), min(k, len(keys))):
+        most = min(k, len(self.bundle.labels))
+        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), most):
             for row, values in zip(labels, scores, strict=True):
-                yield [
-                    Prediction(keys[label], names[label], float(score))
-                    for label, score in zip(row, values, strict=True)
-                    if label >= 0
-                ]
+                found = row >= 0
+                yield row[found], values[found]
 
     def evaluate(self, dataset: Dataset) -> Values:
         """Every metric on the test part of a data set that has the model's features and labels."""

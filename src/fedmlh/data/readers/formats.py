@@ -206,8 +206,8 @@ def read_svmlight_points(path: Path, num_features: int | None, first_feature: in
         first_feature = 1
     if first_feature is None and highest >= 0:
         raise UserError(
-            f"{path}: nothing in it tells whether features count from 0 or from 1; say which with "
-            "--first-feature, or begin the file with the header `points features labels`, which counts from 0"
+            f"{path}: nothing in it tells whether features count from 0 or from 1; say which (first_feature, "
+            f"--first-feature), or begin the file with the header `points features labels`, which counts from 0"
         )
     base = first_feature or 0
     if lowest < base:

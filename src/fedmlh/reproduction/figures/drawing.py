@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmlh.display import draw_literally
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, how_to_install
 
 #: Colour-blind safe (Okabe and Ito), the same contestant in the same colour everywhere.
 COLOURS = {"fedmlh": "#0072b2", "fedavg": "#d55e00", "recommended": "#009e73", "tuned": "#cc79a7"}
@@ -76,7 +76,7 @@ def check_matplotlib() -> None:
     """Before hours are spent on figures that cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
-            'figures need matplotlib: pip install "fedmlh[plot]", or ask for tables alone, e.g. --only table3'
+            f"figures need matplotlib: {how_to_install('plot')}, or ask for tables alone, e.g. --only table3"
         )
 
 

@@ -53,6 +53,8 @@ class Exchange:
             inbox.refused.clear()  # what is damaged on disk is asked for again
             self.bytes_down += sum(measure(*self._write(question, client_id)) for client_id in inbox.accepted)
             missing = [client_id for client_id in clients if client_id not in inbox.accepted]
+            if inbox.accepted:
+                self.tell(f"{question.part}: {len(inbox.accepted):,} of {len(clients):,} clients had answered before")
             replies = self.ask(missing, outbox) if missing else ()
             for asked, (client_id, reply) in enumerate(replies, 1):
                 content = inbox.take(client_id, reply)

@@ -24,7 +24,8 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import Networks
 from fedmlh.runs.one_round.closing import Closing, pick_points
 from fedmlh.runs.one_round.correction import Correction, renumber
-from fedmlh.runs.rounds import Clients, Judge, Tell, Watch, run_rounds
+from fedmlh.runs.remarks import describe_resumed
+from fedmlh.runs.rounds import Clients, Judge, Tell, Watch, is_patience_over, run_rounds
 
 #: What a point of logit may count beside the linear model's scores, of which 1 says that the label is there: from
 #: nearly nothing to networks that decide alone.
@@ -129,6 +130,10 @@ class Corrector:
             )
         for problem in problems:
             self.tell(problem)
+        if progress is not None:
+            config = self.task.config
+            over = is_patience_over(progress, config.patience)
+            self.tell(f"networks beside it: {describe_resumed(progress.server.round, config.rounds, over=over)}")
 
         def save(progress: Progress) -> None:
             checkpoints.save(progress)

@@ -39,7 +39,8 @@ from fedmlh.runs.one_round.frozen import read_terms, write_terms
 from fedmlh.runs.one_round.held_out import HeldOut, choose_without_points
 from fedmlh.runs.one_round.suspects import find_impossible
 from fedmlh.runs.population import Engine, Population
-from fedmlh.runs.rounds import Clients, Run, Tell, Watch, ignore, tell_division, tell_notes
+from fedmlh.runs.remarks import describe_data, describe_division, describe_settings
+from fedmlh.runs.rounds import Clients, Run, Tell, Watch, ignore
 from fedmlh.storage import write_checked
 
 
@@ -61,10 +62,11 @@ def run_once(
         reset_peak_memory()
         check_room(len(dataset.train), config.point_bits)
         folder.open(config)
-        tell_notes(dataset, tell)
         division = divide(dataset.train, config)
-        tell_division(dataset, division, config.partition, tell)
         task = Task(config, dataset.num_features, dataset.num_labels)
+        remarks = (*describe_data(dataset, config.partition), *describe_division(division, config.partition))
+        for remark in (*remarks, *describe_settings(task)):
+            tell(remark)
         sizes = {client_id: len(shard) for client_id, shard in division.shards.items()}
         desk = Desk(task, sizes, dataset.fingerprint)
         population = Population(task, desk.seeds, division.shards, b"", dataset.labels, pick_device(config.device))
@@ -240,6 +242,6 @@ class Work:
             )
             raise UserError(
                 f"only {len(accepted)} clients sent {part} that can be used, fewer than quorum = "
-                f"{self.task.config.quorum} ({reasons}): pass --resume, or start the federation again, to ask the "
-                f"others once more"
+                f"{self.task.config.quorum} ({reasons}): resume the run (resume=True, --resume), or start the "
+                f"federation again, to ask the others once more"
             )

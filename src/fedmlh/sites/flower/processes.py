@@ -22,6 +22,7 @@ from fedmlh.federated.messages import FRAME, MAX_HEADER
 from fedmlh.federated.task import Task
 from fedmlh.lock import InUse, hold
 from fedmlh.oneround.desk import Desk
+from fedmlh.runs.remarks import describe_resumed
 from fedmlh.sites.agreement import split_address
 from fedmlh.sites.federation import DAYS, Federation
 from fedmlh.sites.flower.child import make_command
@@ -192,7 +193,9 @@ def train(
         federation.clear_outcome()
         link = stack.enter_context(_Link.of(federation))
         control = stack.enter_context(contextlib.closing(Control(federation)))
-        finished, lives, begun = count_rounds(federation), LIVES, False
+        finished, lives, begun = federation.run.count_rounds(), LIVES, False
+        if finished:
+            tell(describe_resumed(finished, federation.agreement.config.most_rounds))
         while True:
             fresh = link.ensure(control)
             federation.write_nodes(control.register(enrolments))
@@ -212,7 +215,7 @@ def train(
                 if problem is not None:
                     raise UserError(problem)
                 return
-            before, finished = finished, count_rounds(federation)
+            before, finished = finished, federation.run.count_rounds()
             lives = LIVES if finished > before else lives - 1
             if lives == 0:
                 raise UserError(f"the server's process ended {LIVES} times without finishing a round: see {link.log}")
@@ -222,7 +225,7 @@ def train(
 def follow(federation: Federation, link: "_Link", control: Control, run: int, watch: Callable[[int], None]) -> None:
     """Until the run is over, or the SuperLink gone."""
     while True:
-        watch(count_rounds(federation))
+        watch(federation.run.count_rounds())
         try:
             if run not in control.runs() or federation.read_outcome()[0]:
                 return
@@ -301,14 +304,6 @@ def stop(*processes: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def count_rounds(federation: Federation) -> int:
-    """How many rounds are finished."""
-    try:
-        return (federation.run.path / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def free_port() -> int:

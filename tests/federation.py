@@ -1,5 +1,6 @@
 """A server and five clients whose points follow laws of their own; replies may go wrong on the way."""
 
+import itertools
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.engines.local import LocalClients
 from fedmlh.federated.client import Client, Memory
+from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Task
 
@@ -42,47 +44,59 @@ POINTS = list(draw_points(SIZES))
 
 
 class Federation:
-    """A server and its clients, whose replies may go wrong on the way."""
+    """A server and its clients; replies may be lost, changed or repeated on the way."""
 
-    def __init__(self, config, points, *, shared=b"", **settings):
+    def __init__(self, config=BASE, points=POINTS, *, labels=None, shared=b"", **settings):
         self.config = config.replace(**settings)
         (_, p), d = points[0][1].shape, points[0][0].shape[1]
-        task = Task(self.config, d, p)
-        self.clients = {k: Client(task, k, X, Y, Labels.numbered(p), CPU) for k, (X, Y) in enumerate(points)}
-        self.server = Server(task, {k: len(client) for k, client in self.clients.items()}, CPU, shared)
+        self.task = Task(self.config, d, p)
+        labels = labels or Labels.numbered(p)
+        self.clients = {k: Client(self.task, k, X, Y, labels, CPU) for k, (X, Y) in enumerate(points)}
+        self.server = Server(self.task, {k: len(client) for k, client in self.clients.items()}, CPU, shared)
         self.local, self.state = LocalClients(self.clients, 1), self.server.begin()
-        self.down, self.up, self.asked = [], [], []
-        self.attempt = 0
+        self.asked, self.sent, self.received = [], [], []
 
-    def run(self, rounds, spoil=lambda round, attempt, client: False):
-        """So many rounds; yields after each. A reply that `spoil` names loses its last byte."""
-        for _ in range(rounds):
-            self.attempt = -1
+    @property
+    def memories(self):
+        """What the clients keep."""
+        return self.local.memories
 
-            def exchange(sampled, broadcast):
-                self.attempt += 1
-                self.asked.append(sampled)
+    def exchange(self, change=lambda attempt, client, reply: [reply]):
+        """Make an exchange; `change` says what of a reply arrives: nothing, it, another, or several."""
+        attempts = itertools.count()
 
-                def noted(client):
-                    self.down.append(broadcast(client))
-                    return self.down[-1]
+        def exchange(sampled, broadcast):
+            attempt = next(attempts)
+            self.asked.append(sampled)
 
-                for client, reply in self.local.exchange(sampled, noted):
-                    assert isinstance(reply, bytes), reply
-                    self.up.append(reply[:-1] if spoil(self.state.round + 1, self.attempt, client) else reply)
-                    yield client, self.up[-1]
+            def send(client):
+                self.sent.append(broadcast(client))
+                return self.sent[-1]
 
-            self.state, report = self.server.run_round(self.state, exchange)
+            for client, reply in list(self.local.exchange(sampled, send)):
+                assert not isinstance(reply, Rejected) or reply.reason != Reason.FAILED, reply
+                for arrived in change(attempt, client, reply):
+                    self.received.append(arrived)
+                    yield client, arrived
+
+        return exchange
+
+    def rounds(self, number, change=lambda attempt, client, reply: [reply]):
+        """Run so many rounds, and yield the report of each."""
+        for _ in range(number):
+            self.state, report = self.server.run_round(self.state, self.exchange(change))
             yield report
 
-    def finish(self, rounds):
-        for _ in self.run(rounds):
+    def run(self, number, state=None):
+        """Run so many rounds from a state, or from where the last round ended; the state after them."""
+        self.state = state or self.state
+        for _ in self.rounds(number):
             pass
-        return self.state.model
+        return self.state
 
     def settled(self, client):
         """What a client holds once it knows which of its updates was accepted."""
-        memory = self.local.memories.get(client, Memory())
+        memory = self.memories.get(client, Memory())
         return memory.settle(tuple(self.state.accepted.get(client, ())))
 
 
