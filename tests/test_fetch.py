@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from command_line import call
-from fedmlh import cli
 from fedmlh.cli import terminal
 from fedmlh.config import Config
 from fedmlh.data.public import archive, catalog, download
