@@ -84,7 +84,8 @@ def test_probabilities_follow_scores_and_mean_something():
     assert sure.sum() > 30
     assert true[sure].mean() > 0.75
     assert true[chances < 0.2].mean() < 0.25
-    json.dumps(FedMLHClassifier(settings=ONCE).fit(X, LISTS).predict_top(X[:2], 3), default=str)
+    for labels in (LISTS, MATRIX):
+        json.dumps(FedMLHClassifier(settings=ONCE).fit(X, labels).predict_top(X[:2], 3))
 
 
 def test_texts_go_in_as_they_are():

@@ -116,7 +116,8 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
             for columns, scores in self._rank(X, len(self.classes_))
         ]
         if self.label_form_ == "lists":
-            return [[self.classes_[column] for column in columns] for columns in lists]
+            names = self.classes_.tolist()
+            return [[names[column] for column in columns] for columns in lists]
         counts = np.array([0, *map(len, lists)]).cumsum()
         places = np.array([column for columns in lists for column in columns], np.int64)
         Y = csr_matrix((np.ones(len(places), np.int64), places, counts), shape=(len(lists), len(self.classes_)))
@@ -139,9 +140,11 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_top(self, X: Any, k: int = 5) -> list[list[dict[str, Any]]]:
         """Return the k likeliest labels of each point, best first, each with its score and probability."""
+        check_is_fitted(self, "model_")
+        names = self.classes_.tolist()  # as Python has them, which JSON takes
         return [
             [
-                {"label": self.classes_[column], "score": float(score), "probability": float(chance)}
+                {"label": names[column], "score": float(score), "probability": float(chance)}
                 for column, score, chance in zip(columns, scores, self.curve_.apply(scores), strict=True)
             ]
             for columns, scores in self._rank(X, k)
