@@ -175,7 +175,7 @@ def find_sources(recorded: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, 
         if part["sha256"] not in loaded:
             raise UserError(
                 f"the part '{part['name']}' was registered in {part['origin']}, which other processes do not execute: "
-                f"put it into a file of parts, for --parts or fedmlh.load_parts"
+                f"put it into a file of parts (load_parts, --parts)"
             )
     return {part["sha256"]: loaded[part["sha256"]] for part in recorded}
 

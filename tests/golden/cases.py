@@ -78,7 +78,7 @@ def run_in_process(config: Config, out: Path) -> dict[str, Any]:
     from fedmlh.data.source import open_dataset
     from fedmlh.engines.run import run
 
-    return describe(run(config, open_dataset(config), out).folder)
+    return describe(run(config, open_dataset(config), out, progress=False).folder)
 
 
 def run_on_ray(config: Config, out: Path) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def run_on_ray(config: Config, out: Path) -> dict[str, Any]:
     from fedmlh.engines.ray import live_on_ray
     from fedmlh.engines.run import run
 
-    return describe(run(config, open_dataset(config), out, engine=live_on_ray, workers=2).folder)
+    return describe(run(config, open_dataset(config), out, engine=live_on_ray, progress=False, workers=2).folder)
 
 
 def run_replayed(config: Config, out: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def run_replayed(config: Config, out: Path) -> dict[str, Any]:
     from fedmlh.runs.folder import RunFolder
 
     dataset = open_dataset(config)
-    first = run(config, dataset, out / "first")
+    first = run(config, dataset, out / "first", progress=False)
     return describe(replay(*read_log(RunFolder(first.folder)), dataset, out / "again").folder)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import FormatOption, PartsOption, SetOption, configure
+from fedmlh.cli.options import FormatOption, PartsOption, SetOption, check_config, configure
 from fedmlh.cli.terminal import console, print_json
 from fedmlh.config import explain_settings
 from fedmlh.errors import UserError
@@ -188,7 +188,11 @@ def _mib(size: int) -> str:
 def show_config(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="CONFIG", help="a preset or a TOML file; without it all settings are explained"),
+        typer.Argument(
+            metavar="CONFIG",
+            help="a preset or a TOML file; without it all settings are explained",
+            callback=check_config,
+        ),
     ] = None,
     settings: SetOption = None,
     parts: PartsOption = None,
