@@ -75,7 +75,8 @@ def test_a_run_stopped_before_resumes_to_the_golden_bits(kept: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from golden.cases import *; from fedmlh.data.source import open_dataset;"
         "from fedmlh.engines.run import run;"
-        "run(KEPT, open_dataset(KEPT), sys.argv[1], resume=True, progress=False); print(json.dumps(describe(Path(sys.argv[1]))))"
+        "run(KEPT, open_dataset(KEPT), sys.argv[1], resume=True, progress=False);"
+        "print(json.dumps(describe(Path(sys.argv[1]))))"
     )
     command = [sys.executable, "-c", code, str(kept / "stopped-run")]
     done = subprocess.run(command, cwd=HERE, env={**os.environ, **PINNED}, capture_output=True, text=True)

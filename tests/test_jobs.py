@@ -89,7 +89,7 @@ def test_no_job_begins_when_time_is_over(tmp_path: Path):
 
 def test_what_is_finished_is_kept_when_a_worker_dies(tmp_path: Path):
     kept, jobs = Kept(), [*make_jobs(tmp_path / "log", "a"), Job({"set": "large"}, die)]
-    with pytest.raises(UserError, match="fewer --jobs"):
+    with pytest.raises(UserError, match="fewer jobs"):
         run_jobs(jobs, kept, processes=1)
     assert list(kept) == ["a"]
 

@@ -171,7 +171,7 @@ def _outcome(future: Future[Found]) -> Found | str:
         return future.result()
     except BrokenProcessPool:
         raise UserError(
-            "a worker process died, most likely for want of memory: run the same command again with fewer --jobs; "
+            "a worker process died, most likely for want of memory: run it again with fewer jobs at a time (--jobs); "
             "what is finished is kept"
         ) from None
     except Exception as error:  # one failed job must not cost the others
