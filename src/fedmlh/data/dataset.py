@@ -124,8 +124,7 @@ class Dataset:
         """
         from fedmlh.data.memory import from_texts
 
-        more: dict[str, Any] = {"text_features": text_features, "text_dim": text_dim}
-        return from_texts(texts, labels, sites=sites, test=test, seed=seed, name=name, **more)
+        return from_texts(texts, labels, sites, test, seed, name, text_features, text_dim)
 
     @classmethod
     def from_arrays(
@@ -138,7 +137,7 @@ class Dataset:
         """
         from fedmlh.data.memory import from_arrays
 
-        return from_arrays(X, Y, sites=sites, test=test, seed=seed, name=name)
+        return from_arrays(X, Y, sites, test, seed, name)
 
     def __repr__(self) -> str:
         sites = f", {len(self.site_names):,} sites" if self.site_names else ""

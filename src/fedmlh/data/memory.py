@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_indptr, build_labels
-from fedmlh.data.text import DEFAULT_DIM, KINDS, TextFeatures
+from fedmlh.data.text import KINDS, TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
 
@@ -34,15 +34,7 @@ class LabelTable:
 
 
 def from_texts(
-    texts: Iterable[str],
-    labels: Any,
-    *,
-    sites: Any = None,
-    test: Any = 0.2,
-    seed: int = 0,
-    name: str = "memory",
-    text_features: str = "hashing",
-    text_dim: int = DEFAULT_DIM,
+    texts: Iterable[str], labels: Any, sites: Any, test: Any, seed: int, name: str, text_features: str, text_dim: int
 ) -> Dataset:
     """Return a data set of texts: see Dataset.from_texts."""
     own = check_texts(texts, "texts")
@@ -58,7 +50,7 @@ def from_texts(
     return _assemble(parts, labels, sites, rows, other, name, fitted)
 
 
-def from_arrays(X: Any, Y: Any, *, sites: Any = None, test: Any = 0.2, seed: int = 0, name: str = "memory") -> Dataset:
+def from_arrays(X: Any, Y: Any, sites: Any, test: Any, seed: int, name: str) -> Dataset:
     """Return a data set of features: see Dataset.from_arrays."""
     parts = [to_features(X, "X")]
     rows, other = _choose_test(test, parts[0].shape[0], seed)
