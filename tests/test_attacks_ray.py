@@ -53,8 +53,10 @@ def cluster():
     """The cluster of a run, started as `fedmlh run --engine ray` does it."""
     with contextlib.ExitStack() as life:
         with careless():
-            life.enter_context(engine.live_on_ray(populate(), 2))
-        yield ray._private.worker._global_node
+            clients = life.enter_context(engine.live_on_ray(populate(), 2))
+        node = ray._private.worker._global_node
+        node.workers = ray.get([worker.pid.remote() for worker in clients.workers])
+        yield node
         with careless():
             life.close()
 
@@ -82,9 +84,9 @@ def open_files(process):
 
 
 def listeners(root):
-    """The addresses on which a process and those that it started listen, and the name of each process."""
-    names = {
-        target: Path(f"/proc/{process}/comm").read_text().strip()
+    """The addresses on which a process and those that it started listen, and which process does."""
+    owners = {
+        target: process
         for process in descendants(root)
         for _, target in open_files(process)
         if target.startswith("socket:")
@@ -93,11 +95,11 @@ def listeners(root):
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[3] == "0A" and (name := names.get(f"socket:[{fields[9]}]")):
+            if fields[3] == "0A" and (owner := owners.get(f"socket:[{fields[9]}]")):
                 address, port = fields[1].split(":")
                 words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
                 place = ipaddress.ip_address(b"".join(words))
-                found.append((getattr(place, "ipv4_mapped", None) or place, int(port, 16), name))
+                found.append((getattr(place, "ipv4_mapped", None) or place, int(port, 16), owner))
     return found
 
 
@@ -128,9 +130,11 @@ def as_nobody(code, *arguments, **variables):
 
 def test_attack_03_every_socket_of_the_cluster_is_on_loopback(cluster):
     found = listeners(os.getpid())
-    names = {name for _, _, name in found}
-    assert {"gcs_server", "raylet"} <= names, "the cluster was looked at"
-    assert any(name.startswith("ray::") for name in names), "and so were its workers"
+    servers = {cluster.all_processes[name][0].process.pid for name in ("gcs_server", "raylet")}
+    owners = {owner for _, _, owner in found}
+    assert servers <= owners, "the cluster was looked at"
+    assert set(cluster.workers) <= owners, "and so were its workers"
+    assert cluster.runtime_env_agent_port in {port for _, port, _ in found}, "and so was what installs packages"
     assert [entry for entry in found if not entry[0].is_loopback] == []
 
 
@@ -208,10 +212,10 @@ def test_attack_03_no_process_of_the_cluster_answers_without_the_token(cluster):
     """If the store is open this stops at once: it asks every process for everything, to exit as well."""
     pytest.importorskip("grpc", reason="the extra 'flower' is not installed")
     assert as_nobody(KEY_VALUES, cluster.gcs_address) == {"connect": "refused"}
-    ports = {port: name for _, port, name in listeners(os.getpid())}
-    (http,) = (port for port, name in ports.items() if name.startswith("ray::Runtime"))
+    ports = {port for _, port, _ in listeners(os.getpid())}
+    http = cluster.runtime_env_agent_port
     names = methods()
-    found = as_nobody(EVERY_METHOD, ",".join(names), ",".join(str(port) for port in ports if port != http))
+    found = as_nobody(EVERY_METHOD, ",".join(names), ",".join(map(str, ports - {http})))
     assert len(names) > 100
     assert set(found.pop("OK")) <= HARMLESS
     assert set(found) == {"UNAUTHENTICATED", "UNIMPLEMENTED"}
