@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 import fedmlh
+from fedmlh.model.forward import forward_sparse
 from fedmlh.model.losses import find_loss
 from fedmlh.model.ranking import Decoder, label_scores
-from fedmlh.model.stack import forward_sparse
 
 K = 5
 SHAPES = [(4_000, 4, 250, 1024), (131_073, 4, 4_000, 256), (312_330, 8, 5_000, 256), (3_000_000, 8, 20_000, 128)]
@@ -57,11 +57,13 @@ def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
     data = fedmlh.load(folder)
     with tempfile.TemporaryDirectory() as out:
         fedmlh.run(fedmlh.Config.load(preset).replace(rounds=10), data, f"{out}/run", progress=False)
-        bundle = fedmlh.Model.load(f"{out}/run", progress=False).bundle
+        bundle = fedmlh.Model.load(f"{out}/run").bundle
     features = bundle.task.feature_map(bundle.seeds).apply(data.test.X)
     buckets = torch.from_numpy(bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets)
     with torch.no_grad():
-        logits = forward_sparse(bundle.task.stack.views(bundle.weights), tuple(x[:1024] for x in features))
+        logits = forward_sparse(
+            bundle.task.stack.views(torch.tensor(bundle.weights)), tuple(x[:1024] for x in features)
+        )
         return buckets, find_loss(bundle.task.config.loss).log_likelihood(logits), bundle.task.stack.num_outputs
 
 

@@ -14,8 +14,9 @@ from fedmlh.data.dataset import Labels
 from fedmlh.data.readers.formats import load_training
 from fedmlh.federated.task import Task
 from fedmlh.oneround.budget import choose_slots
-from fedmlh.oneround.exchange import Counts, Respondent, Terms
+from fedmlh.oneround.exchange import Respondent
 from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import encode_sums
 
 POINTS = (1, 5, 20, 100, 1000)

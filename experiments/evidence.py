@@ -37,6 +37,7 @@ from fedmlh.model.ranking import best_labels
 from fedmlh.planning.choices import settle
 from fedmlh.runs.jobs import Job, describe_machine
 from fedmlh.runs.model_folder import load_bundle
+from fedmlh.runs.model_tools import make_tools
 from fedmlh.sizing import RULE, Shape
 
 Settings = dict[str, Any]
@@ -230,10 +231,10 @@ def measure_alone(folder: str, seed: int, device: str) -> dict[str, Any]:
                 progress=False,
             )
             bundle = load_bundle(run.folder / "model")
-        models.append((*bundle.make_tools(device), bundle.weights))
+        models.append(make_tools(bundle, device))
         evaluator = Evaluator(settled, counts, *models[-1][:2])
         prepared = evaluator.prepare(test)
-        ranked = evaluator.ranker.rank(bundle.weights, prepared.features, 5, test.excluded)
+        ranked = evaluator.ranker.rank(models[-1][2], prepared.features, 5, test.excluded)
         labels = np.concatenate([best for _, best, _ in ranked])
         clients[str(number)] = {"points": len(shard), **_judge(evaluator, labels, test.Y, counts)}
     best = []

@@ -55,6 +55,6 @@ def test_the_complete_example_is_one(tmp_path, monkeypatch):
     data = open_dataset(config)
     ended = run(config, data, tmp_path / "run")
     start = Task(config, data.num_features, data.num_labels).initial(config.seed)
-    moved = load_bundle(ended.folder / "model").weights - start
+    moved = torch.tensor(load_bundle(ended.folder / "model").weights) - start
     torch.testing.assert_close(moved[moved != 0].abs(), torch.full_like(moved[moved != 0], 0.25), rtol=0, atol=1e-6)
     assert (moved != 0).float().mean() > 0.5

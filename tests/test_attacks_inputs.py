@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, save_npz
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from faulty_inputs.world import SETTINGS, invoke, toml, write_sound_data
 from fedmlh.config import SETTINGS as KNOWN_SETTINGS
@@ -655,8 +656,6 @@ def test_attack_18_reading_takes_at_most_three_times_the_arrays_that_it_makes(tm
 
 @given(st.lists(st.text() | st.sampled_from(["ab", "AB ab", "ß_x", "İx 12", "a-bc_de"]), min_size=1, max_size=5))
 def test_attack_18_words_that_come_one_by_one_are_those_of_a_list(texts: list[str]) -> None:
-    from sklearn.feature_extraction.text import HashingVectorizer
-
     plain = HashingVectorizer(
         n_features=64, token_pattern=TOKEN.pattern, ngram_range=(1, 2), alternate_sign=False, dtype=np.float32
     )

@@ -15,9 +15,10 @@ from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.federated.drift.vrl_sgd import find_delta
 from fedmlh.federated.messages import Reason
+from fedmlh.model.forward import forward
 from fedmlh.model.local_training import Shard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
-from fedmlh.model.stack import Stack, forward
+from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,7 +7,7 @@ from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.task import Task
-from fedmlh.model.stack import forward, forward_sparse
+from fedmlh.model.forward import forward, forward_sparse
 
 CONFIG = Config(
     synthetic_points=200, synthetic_features=60, synthetic_labels=40, num_buckets=10, num_tables=3, feature_dim=16,

@@ -19,10 +19,11 @@ from fedmlh.federated.messages import Rejected
 from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Task
 from fedmlh.model import local_training
+from fedmlh.model.forward import forward
 from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
 from fedmlh.model.losses import find_loss
 from fedmlh.model.recipe import Recipe
-from fedmlh.model.stack import Stack, forward
+from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -31,11 +31,12 @@ from fedmlh.model.ranking import Decoder
 from fedmlh.oneround import solve
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import RIDGES, Choice, Chooser, Problem
-from fedmlh.oneround.exchange import Counts, Respondent, Terms, spread
+from fedmlh.oneround.exchange import Respondent, spread
 from fedmlh.oneround.linear import Linear, compress
 from fedmlh.oneround.points import NOWHERE, Slots, add_one, most_square, round_points
 from fedmlh.oneround.solve import RESIDUAL, NotPositive, Solver, System
 from fedmlh.oneround.sums import Adder, Sums, check_room
+from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal

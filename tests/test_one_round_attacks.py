@@ -17,6 +17,7 @@ from fedmlh.data.source import open_dataset
 from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
 from fedmlh.entropy.coding import encode
+from fedmlh.entropy.vectors import by_size, encode_sparse
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import (
     FRAME,
@@ -31,10 +32,11 @@ from fedmlh.federated.messages import (
 from fedmlh.federated.task import Task
 from fedmlh.oneround import wire
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Respondent, Terms
+from fedmlh.oneround.exchange import COUNTS, SUMS, Respondent
 from fedmlh.oneround.points import most_square, round_points
 from fedmlh.oneround.sums import Sums
-from fedmlh.oneround.wire import decode_sums, encode_sparse, encode_sums
+from fedmlh.oneround.terms import Counts, Terms
+from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.one_round.suspects import is_possible
 
@@ -320,7 +322,7 @@ def claim(num_slots, num_outputs, part):
     """The beginning of a message that says, as shortly as possible, that no cell is 0."""
     ones, counts = np.ones(num_slots, np.int64), np.ones(num_outputs, np.int64)
     slots, labels = wire._order_slots(ones, ones), wire._order_labels(counts)
-    numbers = encode_sparse(ones) + encode(2 * ones, wire._by_size(ones)) + encode_sparse(counts)
+    numbers = encode_sparse(ones) + encode(2 * ones, by_size(ones)) + encode_sparse(counts)
     head = wire._HEAD.pack(4000, num_slots, num_outputs, BITS) + numbers
     none = np.zeros(0, np.int64), np.zeros(0, np.uint8)
     if part == "slots":

@@ -120,9 +120,9 @@ def test_the_model_folder_gives_what_the_run_measured(finished: Path, alone: Pat
     summary, model = RunFolder(finished).read_summary(), Model.load(finished)
     assert model.evaluate(DATA)["precision"] == summary["precision"]
     assert "networks" in model.score_meaning
-    both = load_bundle(finished / "model").weights
-    assert both.weight == summary["correction"]["weight"]
-    assert both.linear.encode() == load_bundle(alone / "model").weights.encode()
+    both = load_bundle(finished / "model")
+    assert both.networks.weight == summary["correction"]["weight"]
+    assert both.weights.encode() == load_bundle(alone / "model").weights.encode()
 
 
 @pytest.mark.parametrize("partition", [{"partition": "iid"}, {"partition": "dirichlet", "dirichlet_alpha": 0.05}])

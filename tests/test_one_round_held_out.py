@@ -25,10 +25,11 @@ from fedmlh.federated.task import Task
 from fedmlh.oneround import holding
 from fedmlh.oneround.choose import RIDGES, Problem
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import HELD, SUMS, Counts, Respondent, Terms, spread
+from fedmlh.oneround.exchange import HELD, SUMS, Respondent, spread
 from fedmlh.oneround.holding import Extent, choose_ridge, is_held_out, measure_error, pick_outputs
 from fedmlh.oneround.points import round_points
 from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import load_bundle

@@ -29,8 +29,9 @@ from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.oneround import budget
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Counts, Respondent, Terms
+from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Respondent
 from fedmlh.oneround.holding import is_held_out
+from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.runs.folder import RunFolder
 from fedmlh.serving.predictor import Model
 from fedmlh.sites.agreement import Agreement

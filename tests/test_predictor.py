@@ -1,60 +1,223 @@
-"""A model's door: what it is asked is checked before it answers."""
+"""A model is asked with numpy alone, and says what the model that was trained says."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
+from scipy.sparse import random as random_sparse
+from sklearn.utils import murmurhash3_32
 
-from fedmlh import Config, Model, run
-from fedmlh.data.readers.formats import load
-from fedmlh.data.source import open_dataset
-from fedmlh.errors import UserError
+from fedmlh.config import Config
+from fedmlh.data.dataset import Labels
+from fedmlh.data.text import TextFeatures
+from fedmlh.federated.task import Task
+from fedmlh.hashing.murmur import hash_integers, hash_strings
+from fedmlh.hashing.rows import Rows
+from fedmlh.oneround.linear import compress
+from fedmlh.oneround.terms import Counts, Terms
+from fedmlh.runs.model_folder import Bundle, Networks
+from fedmlh.runs.model_tools import make_tools
+from fedmlh.serving.predictor import Model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-SMALL = Config(
-    synthetic_points=200, synthetic_features=60, synthetic_labels=40, num_buckets=10, num_tables=2, feature_dim=16,
-    hidden_sizes=(8,), num_clients=4, clients_per_round=2, local_epochs=1, rounds=1,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder = tmp_path_factory.mktemp("model") / "run"
-    return Model.load(run(SMALL, open_dataset(SMALL), folder).folder)
-
-
-def test_more_labels_than_there_are_is_all_of_them(model: Model) -> None:
-    points = np.eye(3, 60, dtype=np.float32)
-    everything = model.predict(points, k=10**9)
-    assert [len(labels) for labels in everything] == [40] * 3
-    assert [labels[:4] for labels in everything] == model.predict(csr_matrix(points), k=4)
-
-
-@pytest.mark.parametrize("k", [0, -1, 2.5, True])
-def test_fewer_labels_than_one_are_refused(model: Model, k: int) -> None:
-    with pytest.raises(UserError, match="ask for at least 1 label"):
-        model.predict(np.eye(3, 60, dtype=np.float32), k=k)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
-def test_numbers_that_are_none_are_refused(model: Model, number: float) -> None:
-    points = np.eye(3, 60)
-    points[1, 1] = number
-    with pytest.raises(UserError, match="NaN or infinity"):
-        model.predict(points)
+D, P, N = 40, 30, 12
+BASE = Config(
+    num_tables=3,
+    num_buckets=8,
+    feature_dim=16,
+    hidden_sizes=(5,),
+    num_clients=2,
+    clients_per_round=2,
+    label_map="murmur3",
+)
+TEXTS = [
+    "The cat sat on the mat",
+    "a dog chased the cat",
+    "",
+    "Tokyo 2020: 東京 games",
+    "the THE mat!",
+    "no such words qq",
+]
 
 
-def test_texts_are_texts_however_they_come(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for part in ("trn", "tst"):
-        lines = [f'{{"text": "on {word}", "labels": ["{word}"]}}\n' for word in ("oil", "fish", "rail") * 10]
-        (tmp_path / "data" / f"{part}.jsonl").write_text("".join(lines))
-    config = SMALL.replace(num_buckets=3, feature_dim=200, partition="iid", text_dim=4096)
-    model = Model.load(run(config, load(tmp_path / "data", text_dim=4096), tmp_path / "run").folder)
-    texts = ["on oil", "fish"]
-    assert model.predict(np.array(texts)) == model.predict(tuple(texts)) == model.predict(texts)
-    for odd in ([None], [1, 2], np.array([None, "x"], object), [b"bytes"]):
-        with pytest.raises(UserError, match="not all of the texts are strings"):
-            model.predict(odd)
+def points(seed: int, d: int = D) -> csr_matrix:
+    X = csr_matrix(random_sparse(N, d, 0.2, format="csr", random_state=seed), dtype=np.float32)
+    X.data *= np.random.default_rng(seed).choice([-1, 1, 3], len(X.data)).astype(np.float32)
+    return X
+
+
+def make_bundle(
+    config: Config, seed: int, *, d: int = D, text: TextFeatures | None = None, beside: bool = False
+) -> Bundle:
+    """Make a model with drawn weights, as a run would leave one."""
+    rng = np.random.default_rng(seed)
+    task = Task(config, d, P)
+    seeds, labels = task.draw_seeds(), Labels(tuple(f"key-{n}" for n in range(P)), tuple(f"name {n}" for n in range(P)))
+    terms, networks = None, None
+    if config.training == "one-round":
+        frequencies = rng.integers(0, 4, d)
+        terms = Terms(Counts(6, frequencies), 10 if config.label_map == "murmur3" else 0, True)
+        slots, outputs = terms.slots(seeds).count + 1, task.num_tables * task.num_outputs
+        drawn = rng.normal(size=(slots, outputs)).astype(np.float32)
+        block = np.arange(outputs)
+        weights = compress(lambda columns: drawn[:, columns], iter([block]), np.ones(slots), (outputs, drawn.size // 2))
+        if beside:
+            other = Task(BASE.replace(seed=9), d, P)
+            half = rng.normal(size=other.stack.num_parameters).astype(np.float16)
+            networks = Networks(other, other.draw_seeds(), half, 0.3)
+    else:
+        weights = rng.normal(size=task.stack.num_parameters).astype(np.float32)
+    return Bundle(task, seeds, weights, labels, text, "drawn", None, terms, networks)
+
+
+def by_torch(bundle: Bundle, X: csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+    features, ranker, model = make_tools(bundle, "cpu")
+    ranked = list(ranker.rank(model, features.apply(X), k))
+    return np.concatenate([labels for _, labels, _ in ranked]), np.concatenate([scores for *_, scores in ranked])
+
+
+def assert_agree(bundle: Bundle, X: csr_matrix, asked: object, k: int) -> None:
+    """Same scores; same labels, but where scores are closer than rounding."""
+    labels, scores = by_torch(bundle, X, k)
+    found = list(Model(bundle).rank(asked, k))
+    assert len(found) == len(labels)
+    for (mine, values), theirs, expected in zip(found, labels, scores, strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+        close = np.abs(np.diff(expected)) < 1e-5
+        unsure = np.append(close, False) | np.insert(close, 0, False)
+        unsure[-1] = True  # the next label may be as close
+        assert (mine == theirs)[~unsure].all()
+
+
+kinds = st.fixed_dictionaries(
+    {
+        "label_map": st.sampled_from(["murmur3", "universal", "balanced", "identity"]),
+        "label_key": st.sampled_from(["id", "name"]),
+        "decoding": st.sampled_from(["log-probs", "logits", "probs"]),
+        "loss": st.sampled_from(["bce", "softmax", "balanced-bce", "balanced-softmax"]),
+        "feature_map": st.sampled_from(["none", "shared", "per-table"]),
+        "feature_signed": st.booleans(),
+        "normalize": st.booleans(),
+        "hidden_sizes": st.sampled_from([(), (5,), (6, 4)]),
+    }
+)
+
+
+def make_config(kind: dict[str, object]) -> Config:
+    if kind["label_map"] in ("balanced", "identity"):
+        kind = {**kind, "label_key": "id"}
+    return BASE.replace(**kind)
+
+
+@settings(deadline=None, max_examples=60)
+@given(kinds, st.integers(0, 2**31), st.integers(1, P + 3))
+def test_networks_say_what_they_say_in_torch(kind: dict[str, object], seed: int, k: int) -> None:
+    bundle, X = make_bundle(make_config(kind), seed), points(seed % 1000)
+    assert_agree(bundle, X, X, min(k, P))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([{}, {"label_map": "identity"}, {"label_key": "name"}, {"label_map": "balanced"}]),
+    st.booleans(),
+    st.integers(0, 2**31),
+    st.integers(1, P),
+)
+def test_a_model_of_one_round_says_what_it_says_in_torch(kind: dict[str, str], beside: bool, seed: int, k: int) -> None:
+    bundle = make_bundle(BASE.replace(training="one-round", correct=0, **kind), seed, beside=beside)
+    X = points(seed % 1000)
+    assert_agree(bundle, X, X, k)
+
+
+@pytest.mark.parametrize("training", ["rounds", "one-round"])
+@pytest.mark.parametrize("features", [TextFeatures.hashing(50), TextFeatures.fit_tfidf(TEXTS)])
+def test_texts_are_read_as_in_training(features: TextFeatures, training: str) -> None:
+    more = {"correct": 0} if training == "one-round" else {}
+    bundle = make_bundle(BASE.replace(training=training, **more), 5, d=features.num_features, text=features)
+    assert_agree(bundle, features.transform(TEXTS), TEXTS, 4)
+
+
+def test_dense_and_sparse_points_of_any_kind_are_one() -> None:
+    model, X = Model(make_bundle(BASE, 3)), points(3)
+    expected = model.predict(X)
+    for other in (X.toarray(), X.tocoo(), X.tocsc(), X.astype(np.float64), X.toarray().astype(np.float64)):
+        assert model.predict(other) == expected
+    assert model.predict(X.toarray()[0]) == expected[:1]
+    assert model.predict(np.zeros((0, D))) == []
+
+
+@given(st.lists(st.text(max_size=300)), st.integers(0, 2**32 - 1))
+def test_strings_are_hashed_as_others_hash_them(keys: list[str], seed: int) -> None:
+    expected = [murmurhash3_32(key.encode(), seed=seed, positive=True) for key in keys]
+    assert hash_strings(keys, seed).tolist() == expected
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.integers(0, 2**32 - 1))
+def test_numbers_are_hashed_as_others_hash_them(keys: list[int], seed: int) -> None:
+    expected = [murmurhash3_32(key, seed=seed, positive=True) for key in keys]
+    assert hash_integers(np.array(keys, np.int64), seed).tolist() == expected
+
+
+@given(st.integers(0, 5), st.integers(1, 9), st.data())
+def test_cells_add_up_as_in_a_dense_matrix(count: int, width: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 30)) if count else 0
+    owners, columns = (
+        np.array(data.draw(st.lists(st.integers(0, most - 1), min_size=size, max_size=size)), np.int64)
+        for most in (max(count, 1), width)
+    )
+    values = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=size, max_size=size)), np.float64)
+    dense = np.zeros((count, width))
+    np.add.at(dense, (owners, columns), values)
+    rows = Rows.gather(owners, columns, values, (count, width))
+    again = csr_matrix((rows.values, rows.columns, rows.starts), shape=(count, width))
+    assert again.has_canonical_format
+    assert np.array_equal(again.toarray(), dense)
+    assert (rows.values != 0).all()
+    parts = [rows.take(begin, begin + 1) for begin in range(count)]
+    joined = Rows.join([Rows.empty(0, width), *parts])
+    assert np.array_equal(joined.columns, rows.columns)
+    assert np.array_equal(joined.starts, rows.starts)
+    lengths = np.linalg.norm(dense, axis=1)
+    scaled = rows.scaled_to_one()
+    found = csr_matrix((scaled.values, scaled.columns, scaled.starts), shape=(count, width)).toarray()
+    np.testing.assert_allclose(found, dense / np.where(lengths > 0, lengths, 1)[:, None], atol=1e-6)
+
+
+ASK = """
+import json, sys
+import fedmlh
+found = fedmlh.Model.load(sys.argv[1]).predict(["a cat", "two dogs"], 3)
+heavy = {name.split(".")[0] for name in sys.modules} & {"torch", "scipy", "sklearn", "numba", "matplotlib", "typer"}
+print(json.dumps([found, sorted(heavy)]))
+"""
+
+
+@pytest.mark.parametrize("training", ["rounds", "one-round"])
+def test_asking_a_model_imports_nothing_that_trains(tmp_path: Path, training: str) -> None:
+    text = TextFeatures.hashing(50)
+    more = {"correct": 0} if training == "one-round" else {}
+    model = Model(make_bundle(BASE.replace(training=training, **more), 5, d=50, text=text, beside=bool(more)))
+    model.save(tmp_path / "model")
+    said = subprocess.run([sys.executable, "-c", ASK, tmp_path / "model"], capture_output=True, text=True, check=True)
+    found, heavy = json.loads(said.stdout)
+    assert heavy == []
+    assert found == model.predict(["a cat", "two dogs"], 3)
+
+
+def test_a_stored_model_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    for number, config in enumerate([BASE, BASE.replace(training="one-round", correct=0)]):
+        bundle = make_bundle(config, 8, beside=number == 1)
+        Model(bundle).save(tmp_path / str(number))
+        again = Model.load(tmp_path / str(number)).bundle
+        mine, theirs = (make_tools(each, "cpu")[2] for each in (bundle, again))
+        if number == 0:
+            assert torch.equal(mine, theirs)
+        else:
+            assert torch.equal(mine.networks, theirs.networks)
+            assert mine.linear.encode() == theirs.linear.encode()

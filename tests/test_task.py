@@ -7,7 +7,7 @@ import torch
 
 from fedmlh.config import Config
 from fedmlh.federated.task import Task
-from fedmlh.model.stack import forward
+from fedmlh.model.forward import forward
 
 BASE = Config(num_clients=4, num_buckets=20, hidden_sizes=(8,), optimizer="sgd", learning_rate=0.1)
 

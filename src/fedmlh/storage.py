@@ -3,14 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmlh.drafts import draft_file, draft_folder
 from fedmlh.errors import UserError
-from fedmlh.untrusted import MOST_BINARY, parse_json, read_bytes
+from fedmlh.untrusted import MOST_BINARY, map_bytes, parse_json, read_bytes
 
+ContentT = TypeVar("ContentT", bytes, memoryview)
 FORMAT_VERSION = 1
 _SEAL = "manifest.json"
 #: The most bytes of a manifest: in a checkpoint it names a file per client, each in some 100 bytes.
@@ -93,9 +94,16 @@ class Sealed:
 
     def read(self, name: str, most: int) -> bytes:
         """Return what a file of at most so many bytes holds; KeyError if the manifest does not name it."""
+        return self._check(name, lambda path: read_bytes(path, most, self._root))
+
+    def map(self, name: str, most: int) -> memoryview:
+        """Return what `read` does without a copy in memory: processes that map one file share it."""
+        return self._check(name, lambda path: map_bytes(path, most, self._root))
+
+    def _check(self, name: str, read: Callable[[Path], ContentT]) -> ContentT:
         digest, path = self.digests[name], self.folder / name
         try:
-            content = read_bytes(path, most, self._root)
+            content = read(path)
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
         if hashlib.sha256(content).hexdigest() != digest:

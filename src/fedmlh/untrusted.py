@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import re
 import stat
@@ -44,6 +45,13 @@ def read_bytes(path: Path, most: int, root: Path | None = None) -> bytes:
     """Return what a regular file holds, as open_regular opens it."""
     with open_regular(path, most, root) as file:
         return file.read(min(most, os.fstat(file.fileno()).st_size))
+
+
+def map_bytes(path: Path, most: int, root: Path | None = None) -> memoryview:
+    """Return what a regular file holds, as open_regular opens it, mapped into memory and read-only."""
+    with open_regular(path, most, root) as file:
+        size = os.fstat(file.fileno()).st_size
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
 
 
 def read_text(path: Path, most: int, root: Path | None = None) -> str:

@@ -4,13 +4,15 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from fedmlh.data.text import DEFAULT_DIM, TextFeatures
 from fedmlh.errors import UserError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Labels:
 class Split:
     """Points ready for use: a part, or one client's. X [n, d] are float32, labels Y [n, p] ones, both canonical CSR."""
 
-    X: csr_matrix
-    Y: csr_matrix
+    X: "csr_matrix"
+    Y: "csr_matrix"
     #: Pairs (point, label) that are never scored [n, p]: the reciprocal pairs of the LF data sets.
-    excluded: csr_matrix | None = None
+    excluded: "csr_matrix | None" = None
     #: If the data comes in one folder per site: the number of the site that owns each point [n].
     sites: np.ndarray | None = None
 
@@ -170,6 +172,8 @@ class Dataset:
         return len(self.labels)
 
 
-def _is_sound(matrix: csr_matrix) -> bool:
+def _is_sound(matrix: "csr_matrix") -> bool:
+    from scipy.sparse import csr_matrix
+
     plain = isinstance(matrix, csr_matrix) and matrix.dtype == np.float32
     return plain and bool(matrix.has_canonical_format) and bool(np.isfinite(matrix.data).all())

@@ -1,20 +1,27 @@
 """How raw text becomes features; a model keeps it, so that a query is read the way the training text was."""
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from fedmlh.errors import UserError
+from fedmlh.hashing.murmur import hash_strings
+from fedmlh.hashing.rows import Rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 #: Words are runs of two or more letters and digits.
 TOKEN = re.compile(r"[^\W_]{2,}")
 DEFAULT_DIM = 2**18
 KINDS = ("hashing", "tfidf")
+#: Different words that are held at once while texts are read.
+_WORDS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,9 @@ class TextFeatures:
     @classmethod
     def fit_tfidf(cls, texts: Sequence[str]) -> "TextFeatures":
         """Fit the other kind to training text; a word or pair counts if at least two texts have it."""
-        vectorizer = build_tfidf(min_df=2)
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        vectorizer = TfidfVectorizer(analyzer=find_words, dtype=np.float32, min_df=2)
         try:
             vectorizer.fit(texts)
         except ValueError:
@@ -58,31 +67,54 @@ class TextFeatures:
             tuple(vectorizer.idf_.tolist()),
         )
 
-    def transform(self, texts: Sequence[str]) -> csr_matrix:
+    def transform(self, texts: Sequence[str]) -> "csr_matrix":
         """Turn texts into features [n, num_features]: float32, canonical CSR."""
-        if not len(texts):
-            return csr_matrix((0, self.num_features), dtype=np.float32)
-        X = csr_matrix(self._vectorizer.transform(texts), dtype=np.float32)
-        X.sum_duplicates()
-        X.eliminate_zeros()
-        return X
+        from scipy.sparse import csr_matrix
+
+        rows = self.read(texts)
+        return csr_matrix((rows.values, rows.columns, rows.starts), shape=(len(rows), self.num_features))
+
+    def read(self, texts: Sequence[str]) -> Rows:
+        """Turn texts into features [n, num_features], with numpy alone."""
+        return Rows.join([Rows.empty(0, self.num_features), *self._read_blocks(texts)])
+
+    def _read_blocks(self, texts: Sequence[str]) -> Iterator[Rows]:
+        """Yield the rows of some texts after another, so that memory holds the words of a few."""
+        columns: list[np.ndarray] = []
+        words: dict[str, int] = {}
+        places, counts = array("I"), array("q")
+        for number, text in enumerate(texts, 1):
+            before = sum(map(len, columns)) + len(places)
+            for word in find_words(text):
+                places.append(words.setdefault(word, len(words)))
+                if len(words) == _WORDS_AT_ONCE:
+                    columns.append(self._find_columns(words)[places])
+                    words, places = {}, array("I")
+            counts.append(sum(map(len, columns)) + len(places) - before)
+            if before + counts[-1] >= _WORDS_AT_ONCE or number == len(texts):
+                yield self._weigh(np.concatenate([*columns, self._find_columns(words)[places]]), np.array(counts))
+                columns, words, places, counts = [], {}, array("I"), array("q")
+
+    def _weigh(self, found: np.ndarray, counts: np.ndarray) -> Rows:
+        """Return the rows of texts with that many words each, whose features are given one after the other."""
+        owners, known = np.repeat(np.arange(len(counts)), counts), found >= 0
+        shape = (len(counts), self.num_features)
+        rows = Rows.gather(owners[known], found[known], np.ones(np.count_nonzero(known)), shape)
+        if self.kind == "tfidf":
+            rows = replace(rows, values=rows.values * np.array(self.idf, np.float32)[rows.columns])
+        return rows.scaled_to_one()
+
+    def _find_columns(self, words: dict[str, int]) -> np.ndarray:
+        """Return the feature of each word, -1 where it has none."""
+        if self.kind == "tfidf":
+            return np.array([self._places.get(word, -1) for word in words], np.int64)
+        # The absolute value of the hash as a signed number: what scikit-learn's FeatureHasher takes.
+        signed = hash_strings(list(words), 0).view(np.int32).astype(np.int64)
+        return np.asarray(np.abs(signed) % self.num_features)
 
     @cached_property
-    def _vectorizer(self) -> Any:
-        if self.kind == "tfidf":
-            vectorizer = build_tfidf(vocabulary=self.vocabulary)
-            vectorizer.idf_ = np.array(self.idf, np.float32)
-            return vectorizer
-        # scikit-learn takes a second to import, which a command that reads no text should not pay.
-        from sklearn.feature_extraction.text import HashingVectorizer
-
-        return HashingVectorizer(
-            n_features=self.num_features,
-            analyzer=find_words,
-            alternate_sign=False,
-            norm="l2",
-            dtype=np.float32,
-        )
+    def _places(self) -> dict[str, int]:
+        return {word: place for place, word in enumerate(self.vocabulary)}
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs to make these features again."""
@@ -111,13 +143,6 @@ class TextFeatures:
         if len(idf) != len(words):
             raise UserError(f"text features tfidf: {len(words):,} words, but {len(idf):,} weights")
         return cls("tfidf", len(words), tuple(words), tuple(idf))
-
-
-def build_tfidf(**settings: Any) -> Any:
-    """Make the vectorizer that fits a vocabulary, or works with a given one."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    return TfidfVectorizer(analyzer=find_words, norm="l2", dtype=np.float32, **settings)
 
 
 def find_words(text: str) -> Iterator[str]:

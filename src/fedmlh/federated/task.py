@@ -5,9 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedmlh.config import SETTINGS, Config
 from fedmlh.errors import UserError
@@ -18,6 +16,9 @@ from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
 from fedmlh.sizing import choose_networks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Raised when the same settings come to give another model: results, resumed runs and sites of before then do not fit.
 TRAINING = 1
@@ -86,7 +87,7 @@ class Task:
         config = choose_networks(self.config, self.num_features, self.num_labels)
         return Task(config, self.num_features, self.num_labels)
 
-    def initial(self, seed: int) -> Tensor:
+    def initial(self, seed: int) -> "Tensor":
         """The model that everyone starts from.  # [P]"""
         return self.stack.initial(seed, rare=self.config.output_bias == "rare")
 

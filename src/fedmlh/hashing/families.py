@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedmlh.hashing.murmur import hash_integers, hash_strings
 from fedmlh.randomness import generator
 
 #: A Mersenne prime above every key, the modulus of the 2-universal family.
@@ -14,14 +15,8 @@ PRIME = 2**61 - 1
 
 def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
     """Hash by MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers are 4 little-endian bytes."""
-    # Takes a second to import, which a site's process that finds its points hashed already should not pay.
-    from sklearn.utils import murmurhash3_32
-
-    if isinstance(keys, np.ndarray):
-        hashed = murmurhash3_32(np.ascontiguousarray(keys, dtype=np.int32), seed=seed, positive=True)
-    else:
-        hashed = np.array([murmurhash3_32(key.encode(), seed=seed, positive=True) for key in keys], np.uint32)
-    return np.asarray(hashed, np.int64) % num_buckets
+    hashed = hash_integers(keys, seed) if isinstance(keys, np.ndarray) else hash_strings(keys, seed)
+    return hashed.astype(np.int64) % num_buckets
 
 
 def universal(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:

@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from fedmlh.hashing.families import canonical, murmur3, universal
 from fedmlh.parts import find, register
 from fedmlh.randomness import generator
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class LabelMap:
         """R, the number of tables."""
         return int(self.buckets.shape[0])
 
-    def union(self, Y: csr_matrix) -> tuple[csr_matrix, ...]:
+    def union(self, Y: "csr_matrix") -> "tuple[csr_matrix, ...]":
         """Unite labels into bucket labels, positive if any label is (Alg. 2, line 6).  # [n, p] -> R × [n, B]"""
         return tuple(self._union(Y, buckets) for buckets in self.buckets)
 
-    def _union(self, Y: csr_matrix, buckets: np.ndarray) -> csr_matrix:
+    def _union(self, Y: "csr_matrix", buckets: np.ndarray) -> "csr_matrix":
+        from scipy.sparse import csr_matrix
+
         merged = csr_matrix(
             (np.ones(Y.nnz, np.float32), buckets[Y.indices], Y.indptr.copy()), shape=(Y.shape[0], self.num_buckets)
         )

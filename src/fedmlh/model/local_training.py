@@ -8,9 +8,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.model.forward import forward
 from fedmlh.model.losses import Positives, find_loss, logit_offsets
 from fedmlh.model.recipe import Recipe
-from fedmlh.model.stack import Stack, forward
+from fedmlh.model.stack import Stack
 
 try:
     from fedmlh.model.kernels import training as compiled

@@ -17,8 +17,9 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedmlh.model.forward import forward_sparse
 from fedmlh.model.losses import Loss, find_loss
-from fedmlh.model.stack import Stack, forward_sparse
+from fedmlh.model.stack import Stack
 
 #: Labels times tables below which compiled code gains nothing, and (times points) below which a second thread does not.
 _SMALL = 1 << 11

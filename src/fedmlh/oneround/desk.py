@@ -9,20 +9,11 @@ from typing import Generic, TypeVar
 from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Task
 from fedmlh.oneround.budget import MOST_PAIRS, most_slots
-from fedmlh.oneround.exchange import (
-    COUNTS,
-    HELD,
-    MOST_BYTES,
-    RESULT,
-    SUMS,
-    Counts,
-    Terms,
-    asks_for_buckets,
-    name_terms,
-)
+from fedmlh.oneround.exchange import COUNTS, HELD, MOST_BYTES, RESULT, SUMS, asks_for_buckets
 from fedmlh.oneround.holding import Extent
 from fedmlh.oneround.points import most_square
 from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.terms import Counts, Terms, name_terms
 from fedmlh.oneround.wire import decode_sums
 
 #: What statistics are read as.

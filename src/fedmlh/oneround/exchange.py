@@ -3,11 +3,8 @@
 If it has no points by which to choose λ, it then asks for the sums over the points that clients hold out.
 """
 
-import hashlib
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -18,94 +15,21 @@ from fedmlh.federated.messages import Reason, Rejected, RequestHeader, Statistic
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.oneround.holding import asks_for_held_out, is_held_out
-from fedmlh.oneround.points import Slots, round_points
+from fedmlh.oneround.points import round_points
 from fedmlh.oneround.sums import Sums
-from fedmlh.oneround.wire import decode_sparse, encode_sparse, encode_sums
+from fedmlh.oneround.terms import Counts, Terms, name_terms
+from fedmlh.oneround.wire import encode_sums
 
 #: What a client can be asked for, and what it is sent in the end.
 COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
-_COUNTED = struct.Struct("<Q")
-_TERMS = struct.Struct("<QIB")
 #: The most bytes of a message.
 MOST_BYTES = 2**31
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many points there are, and how many of them have each feature."""
-
-    points: int
-    frequencies: np.ndarray  # int64 [d]
-
-    @classmethod
-    def of(cls, X: csr_matrix) -> "Counts":
-        """Count points.  # [n, d]"""
-        return cls(int(X.shape[0]), np.bincount(X.indices, minlength=X.shape[1]))
-
-    def __add__(self, other: "Counts") -> "Counts":
-        """Return the counts of the points of both."""
-        return Counts(self.points + other.points, self.frequencies + other.frequencies)
-
-    def encode(self) -> bytes:
-        """Return the payload of a message."""
-        return _COUNTED.pack(self.points) + encode_sparse(self.frequencies)
-
-    @classmethod
-    def decode(cls, payload: memoryview, num_features: int) -> "Counts":
-        """Return the counts of a payload; ValueError where no points have such counts."""
-        if len(payload) < _COUNTED.size:
-            raise ValueError("it has no head")
-        (points,) = _COUNTED.unpack_from(payload)
-        frequencies, rest = decode_sparse(payload[_COUNTED.size :], num_features)
-        if len(rest) or points >= 2**40 or frequencies.max(initial=0) > points:
-            raise ValueError("a feature has more points than there are, or bytes follow")
-        return cls(points, frequencies)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is frozen once the counts are known: they, how many slots there are, and whether rarity weighs."""
-
-    counts: Counts
-    limit: int  # 0: a slot per feature
-    weigh: bool
-
-    def slots(self, seeds: Seeds) -> Slots:
-        """Return where each feature goes."""
-        frequencies, points = self.counts.frequencies, self.counts.points
-        return Slots.fit(frequencies, points, self.limit, seeds.features[0], weigh=self.weigh)
-
-    @cached_property
-    def name(self) -> str:
-        """Return what messages under these terms call them."""
-        return name_terms(self.encode())
-
-    def encode(self) -> bytes:
-        """Return the payload of a message."""
-        return _TERMS.pack(self.counts.points, self.limit, self.weigh) + self.counts.encode()[_COUNTED.size :]
-
-    @classmethod
-    def decode(cls, payload: memoryview, num_features: int) -> "Terms":
-        """Return the terms of a payload; ValueError where it holds none."""
-        if len(payload) < _TERMS.size:
-            raise ValueError("it has no head")
-        points, limit, weigh = _TERMS.unpack_from(payload)
-        if weigh > 1:
-            raise ValueError("rarity either weighs or does not")
-        return cls(
-            Counts.decode(memoryview(_COUNTED.pack(points) + payload[_TERMS.size :]), num_features), limit, weigh == 1
-        )
 
 
 @lru_cache(maxsize=1)
 def _read_terms(payload: bytes, num_features: int) -> Terms:
     """Return the terms of a payload, which all clients of a process are sent: it is decoded once."""
     return Terms.decode(memoryview(payload), num_features)
-
-
-def name_terms(payload: bytes | memoryview) -> str:
-    """Return a name for the terms that a request carries; none for a request that carries none."""
-    return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""
 
 
 def spread(label_map: LabelMap) -> csr_matrix:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from scipy.sparse import coo_matrix, csr_matrix
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from torch import Tensor
 
 #: Levels of a weight: -127 … 127 times the scale of its row.
 _LEVELS = 127
@@ -26,15 +28,19 @@ class Linear:
     num_outputs: int  # m
 
     @cached_property
-    def weights(self) -> csr_matrix:
+    def weights(self) -> "csr_matrix":
         """The weights as numbers.  # [1 + s, m]"""
+        from scipy.sparse import csr_matrix
+
         rows = np.repeat(np.arange(len(self.scales)), np.diff(self.starts))
         values = self.levels.astype(np.float32) * self.scales[rows]
         shape = (len(self.scales), self.num_outputs)
         return csr_matrix((values, self.columns.astype(np.int32), self.starts), shape=shape)
 
-    def score(self, X: csr_matrix) -> Tensor:
+    def score(self, X: "csr_matrix") -> "Tensor":
         """Return what each point has of each output.  # [n, 1 + s] -> [n, m]"""
+        import torch
+
         return torch.from_numpy((X @ self.weights).toarray())
 
     def __len__(self) -> int:
@@ -104,6 +110,8 @@ def compress(
     `solve` returns the weights of some outputs [1 + s, k]. What a weight matters is its square times how much its slot
     is used [1 + s]: what leaving it out adds to the squared error where slots do not go together. sizes: m, most.
     """
+    from scipy.sparse import coo_matrix
+
     num_outputs, most = sizes
     relevance = np.sqrt(usage).astype(np.float32)[:, None]
     cells = len(usage) * num_outputs

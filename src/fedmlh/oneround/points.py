@@ -5,12 +5,15 @@ other in double precision, so that a point becomes the same numbers on every mac
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 #: Of slots that are fewer than the features: the share that belongs to one feature each.
 OWN_SHARE = (3, 4)
@@ -52,8 +55,10 @@ class Slots:
             weights = np.rint(rarity * _WEIGHT_STEP) / _WEIGHT_STEP
         return cls(places, signs, weights, count)
 
-    def apply(self, X: csr_matrix) -> csr_matrix:
+    def apply(self, X: "csr_matrix") -> "csr_matrix":
         """Return the points in slots, each of length 1, in double precision.  # [n, d] -> [n, s]"""
+        from scipy.sparse import csr_matrix
+
         num_points = X.shape[0]
         rows = np.repeat(np.arange(num_points), np.diff(X.indptr))
         known = self.places[X.indices] != NOWHERE
@@ -73,16 +78,20 @@ class Slots:
         return points
 
 
-def round_points(X: csr_matrix, bits: int) -> csr_matrix:
+def round_points(X: "csr_matrix", bits: int) -> "csr_matrix":
     """Round points of length 1 to multiples of 2^-bits and put 1 in front, all times 2^bits.  # [n, s] -> [n, 1 + s]"""
+    from scipy.sparse import csr_matrix
+
     levels = np.rint(X.data * 2.0**bits).astype(np.int64)
     rounded = csr_matrix((levels, X.indices, X.indptr), shape=X.shape)
     rounded.eliminate_zeros()
     return add_one(rounded, 2**bits)
 
 
-def add_one(X: csr_matrix, one: float) -> csr_matrix:
+def add_one(X: "csr_matrix", one: float) -> "csr_matrix":
     """Put a column in front in which every point has the value `one`.  # [n, s] -> [n, 1 + s]"""
+    from scipy.sparse import csr_matrix
+
     num_points = X.shape[0]
     starts = X.indptr[:-1]
     data = np.insert(X.data, starts, one)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.entropy.coding import decode, encode, most_values
+from fedmlh.entropy.coding import decode, encode
+from fedmlh.entropy.vectors import by_size, decode_sparse, encode_sparse, octave
 from fedmlh.oneround.points import most_square
 from fedmlh.oneround.sums import Sums
 
@@ -26,7 +27,6 @@ _REGIONS = 8
 #: hundred points of seven data sets have at most 2 per byte (experiments/claims.py); the coder would let 107 pass.
 _ANYWAY, _PER_BYTE = 1 << 18, 16
 _HEAD = struct.Struct("<QQQB")
-_COUNT = struct.Struct("<I")
 _HALF = np.sqrt(0.5)
 #: Comparisons in double precision may be off by so much.
 _SLACK = 1 + 1e-9
@@ -59,7 +59,7 @@ class _Cells:
         starts = np.maximum(edges[None, :-1], first)
         widths = edges[None, 1:] - starts
         row, band = np.nonzero(widths > 0)
-        often = np.minimum(_octave(rows.often), _CLASSES - 1)
+        often = np.minimum(octave(rows.often), _CLASSES - 1)
         contexts = often[row] * _BANDS + np.minimum(band, _BANDS - 1)
         return cls(row, starts[row, band], widths[row, band], contexts.astype(np.uint8))
 
@@ -77,7 +77,7 @@ def encode_sums(sums: Sums, bits: int) -> bytes:
     head = _HEAD.pack(sums.points, sums.num_slots, len(counts), bits)
     numbers = [
         encode_sparse(diagonal),
-        encode(_fold(totals[diagonal > 0]), _by_size(diagonal[diagonal > 0])),
+        encode(_fold(totals[diagonal > 0]), by_size(diagonal[diagonal > 0])),
         encode_sparse(counts),
     ]
     gram, cross = sums.gram[1:, 1:][slots.places][:, slots.places], sums.cross[1:][slots.places][:, labels.places]
@@ -103,7 +103,7 @@ def decode_sums(
     if diagonal.sum(dtype=np.float64) > points * most_square(bits) * _SLACK:
         raise ValueError("its squares are more than points of length 1 have")
     present = np.flatnonzero(diagonal)
-    folded, rest = decode(rest, _by_size(diagonal[present]))
+    folded, rest = decode(rest, by_size(diagonal[present]))
     totals = np.zeros(num_slots, np.int64)
     totals[present] = _unfold(folded)
     if (totals.astype(np.float64) ** 2 > points * diagonal.astype(np.float64) * _SLACK).any():
@@ -127,31 +127,6 @@ def read_points(payload: memoryview) -> int:
     if len(payload) < _HEAD.size:
         raise ValueError("it has no head")
     return int(_HEAD.unpack_from(payload)[0])
-
-
-def encode_sparse(values: np.ndarray) -> bytes:
-    """Encode a vector of whole numbers from 0: where those are that are not 0, and what they are."""
-    places = np.flatnonzero(values)
-    gaps = np.diff(places, prepend=-1) - 1
-    nowhere = np.zeros(len(places), np.uint8)
-    return _COUNT.pack(len(places)) + encode(gaps, nowhere) + encode(values[places] - 1, _by_size(places + 1))
-
-
-def decode_sparse(payload: memoryview, length: int) -> tuple[np.ndarray, memoryview]:
-    """Return a vector of that length and the bytes that follow; ValueError where there is none."""
-    if len(payload) < _COUNT.size:
-        raise ValueError("it ends too early")
-    (count,) = _COUNT.unpack_from(payload)
-    rest = payload[_COUNT.size :]
-    if count > min(length, most_values(len(rest))):
-        raise ValueError("it has more numbers than there is room for")
-    gaps, rest = decode(rest, np.zeros(count, np.uint8))
-    if gaps.max(initial=-1) >= length or (places := np.cumsum(gaps + 1) - 1).max(initial=-1) >= length:
-        raise ValueError("a number lies outside its vector")
-    found, rest = decode(rest, _by_size(places + 1))
-    values = np.zeros(length, np.int64)
-    values[places] = found + 1
-    return values, rest
 
 
 def _check_cells(table: "_Table", rows: np.ndarray, columns: np.ndarray) -> None:
@@ -288,28 +263,19 @@ def _order_labels(counts: np.ndarray) -> _Axis:
     return _Axis(places, counts[places].astype(np.float64), np.ones(len(places)))
 
 
-def _by_size(values: np.ndarray) -> np.ndarray:
-    return _octave(values.astype(np.float64)).astype(np.uint8)
-
-
 def _by_density(cells: _Cells, filled: np.ndarray, pair: np.ndarray) -> np.ndarray:
     return np.asarray(np.minimum(_half_octave(cells.widths[pair] / filled[pair]), 255), np.uint8)
 
 
 def _by_expectation(rows: _Axis, columns: _Axis, row: np.ndarray, column: np.ndarray, points: int) -> np.ndarray:
     size = np.clip(_half_octave(rows.typical[row] * columns.typical[column]), 0, _SIZES - 1)
-    together = np.clip(_octave(2 * rows.often[row] * columns.often[column] / max(points, 1)), 0, _EXPECTED - 1)
+    together = np.clip(octave(2 * rows.often[row] * columns.often[column] / max(points, 1)), 0, _EXPECTED - 1)
     return np.asarray(size * _EXPECTED + together, np.uint8)
 
 
 def _by_region(row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
     height, width = row * _REGIONS // max(num_rows, 1), column * _REGIONS // max(num_columns, 1)
     return np.asarray(height * _REGIONS + width, np.uint8)
-
-
-def _octave(values: np.ndarray) -> np.ndarray:
-    """Return ⌊log2⌋ of each value, exactly; 0 for those below 1."""
-    return np.asarray(np.maximum(np.frexp(values)[1] - 1, 0))
 
 
 def _half_octave(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""The model folder: all that is needed to turn points into labels, sealed, in safetensors and JSON."""
+"""The model folder: all that is needed to turn points into labels, sealed, in safetensors and JSON.
+
+Nothing here imports torch, so that a model can be asked without it.
+"""
 
 import json
 import math
@@ -6,25 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
+import numpy as np
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from torch import Tensor
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Features, Ranks, make_network_tools
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.oneround.corrected import Corrected, CorrectedFeatures, CorrectedRanker
-from fedmlh.oneround.exchange import Terms
 from fedmlh.oneround.linear import Linear
-from fedmlh.oneround.model import LinearRanker, SlotFeatures
+from fedmlh.oneround.terms import Terms
 from fedmlh.storage import Sealed, write_sealed
+from fedmlh.tensors import view_arrays
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes
 
 #: The arrays of a linear model.
@@ -35,10 +31,12 @@ _MOST_HEADER = 2**12
 
 @dataclass(frozen=True)
 class Networks:
-    """What the networks that correct a linear model were trained under."""
+    """Networks that correct a linear model: their scores are added to its own with a weight."""
 
     task: Task
     seeds: Seeds
+    weights: np.ndarray  # float16 [P]
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Bundle:
 
     task: Task
     seeds: Seeds
-    weights: Tensor | Linear | Corrected  # of networks [P], or of one round
+    weights: np.ndarray | Linear  # of networks, float32 [P], or of one round
     labels: Labels
     text: TextFeatures | None
     #: Names the data it was trained on.
@@ -59,24 +57,12 @@ class Bundle:
     #: Of one round: the networks beside the linear model, if there are any.
     networks: Networks | None = None
 
-    def make_tools(self, device: str | torch.device) -> tuple[Features, Ranks]:
-        """Return what makes raw features what the model sees, and what ranks labels with its weights."""
-        if self.terms is None:
-            return make_network_tools(self.task, self.seeds, self.labels, device)
-        # Sparse weights are multiplied on the CPU.
-        buckets = torch.from_numpy(self.task.label_map(self.seeds, self.labels.keys).buckets)
-        features, ranker = SlotFeatures(self.terms.slots(self.seeds)), LinearRanker(buckets, self.task.num_outputs)
-        if self.networks is None:
-            return features, ranker
-        beside = make_network_tools(self.networks.task, self.networks.seeds, self.labels, device)
-        return CorrectedFeatures(features, beside[0]), CorrectedRanker(ranker, beside[1])
-
 
 def save_bundle(
     folder: Path,
     task: Task,
     seeds: Seeds,
-    weights: Tensor | Linear | Corrected,
+    weights: np.ndarray | Linear,
     dataset: Dataset,
     terms: Terms | None = None,
     networks: Networks | None = None,
@@ -101,18 +87,17 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
         "config.toml": bundle.task.config.to_toml().encode(),
         "labels.json": json.dumps({"keys": labels.keys, "names": labels.names}).encode(),
     }
-    if isinstance(weights, Corrected):
-        assert bundle.networks is not None
-        about["networks"] = {"seeds": _write_seeds(bundle.networks.seeds), "weight": weights.weight}
-        files["networks.toml"] = bundle.networks.task.config.to_toml().encode()
-        files["networks.safetensors"] = save_tensors({"weights": weights.networks.half()})
-        weights = weights.linear
+    if bundle.networks is not None:
+        networks = bundle.networks
+        about["networks"] = {"seeds": _write_seeds(networks.seeds), "weight": networks.weight}
+        files["networks.toml"] = networks.task.config.to_toml().encode()
+        files["networks.safetensors"] = save_arrays({"weights": networks.weights})
     if isinstance(weights, Linear):
         assert bundle.terms is not None
         arrays = {name: getattr(weights, name) for name in _LINEAR}
         files |= {"weights.safetensors": save_arrays(arrays), "terms.bin": bundle.terms.encode()}
     else:
-        files["weights.safetensors"] = save_tensors({"weights": weights.cpu().contiguous()})
+        files["weights.safetensors"] = save_arrays({"weights": weights})
     write_sealed(folder, {"model.json": json.dumps(about).encode(), **files})
 
 
@@ -129,7 +114,10 @@ def have_same_weights(mine: Path, theirs: Path, root: Path | None = None) -> boo
 
 
 def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
-    """Read a model folder; whatever is wrong with it becomes a UserError. No link is followed below `root`."""
+    """Read a model folder; whatever is wrong with it becomes a UserError. No link is followed below `root`.
+
+    The weights stay in their files, which are mapped into memory.
+    """
     sealed = Sealed(folder, root)
     try:
         about = parse_json(sealed.read("model.json", MOST_JSON))
@@ -140,23 +128,20 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
         labels = Labels(tuple(names["keys"]), tuple(names["names"]))
         text = None if about["text"] is None else TextFeatures.from_json(about["text"])
         terms, networks = None, None
-        weights: Tensor | Linear | Corrected
+        weights: np.ndarray | Linear
         if config.training == "one-round":
             weights, terms = _load_linear(sealed, task, seeds)
             if "networks" in about:
-                networks, model = _load_networks(sealed, task, about["networks"], folder)
-                weights = Corrected(weights, model, float(about["networks"]["weight"]))
+                networks = _load_networks(sealed, task, about["networks"], folder)
         else:
-            weights = _load_weights(sealed, "weights.safetensors", task)
-            if not task.stack.fits(weights):
-                raise ValueError("weights do not fit the model's sizes")
+            weights = _load_weights(sealed, "weights.safetensors", task, np.float32)
         if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
             raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
         if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
             raise ValueError("labels.json holds a name that is not text")
         if not isinstance(about["data"], str) or about["first_feature"] not in (None, 0, 1):
             raise ValueError("data or first_feature in model.json")
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
     return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"], terms, networks)
 
@@ -172,26 +157,27 @@ def _read_seeds(about: Any, task: Task) -> Seeds:
     return seeds
 
 
-def _load_weights(sealed: Sealed, name: str, task: Task) -> Tensor:
-    largest = 4 * task.stack.num_parameters + _MOST_HEADER
-    return load_tensors(sealed.read(name, largest))["weights"]
+def _load_weights(sealed: Sealed, name: str, task: Task, kind: type[np.floating[Any]]) -> np.ndarray:
+    weights = view_arrays(sealed.map(name, 4 * task.stack.num_parameters + _MOST_HEADER))["weights"]
+    if weights.shape != (task.stack.num_parameters,) or weights.dtype != kind or not np.isfinite(weights).all():
+        raise ValueError(f"{name} does not fit the model's sizes")
+    return weights
 
 
-def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> tuple[Networks, Tensor]:
+def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> Networks:
     """Return the networks beside a linear model."""
     config = Config.from_toml(sealed.read("networks.toml", MOST_TOML).decode(), f"{folder / 'networks.toml'}")
     beside = Task(config, task.num_features, task.num_labels)
-    if config.method != "fedmlh" or not math.isfinite(about["weight"]):
+    weight = float(about["weight"])
+    if config.method != "fedmlh" or not math.isfinite(weight):
         raise ValueError("networks beside a linear model that cannot stand there")
-    weights = _load_weights(sealed, "networks.safetensors", beside)
-    if weights.dtype != torch.float16 or not beside.stack.fits(weights.float()):
-        raise ValueError("networks do not fit the model's sizes")
-    return Networks(beside, _read_seeds(about["seeds"], beside)), weights.float()
+    weights = _load_weights(sealed, "networks.safetensors", beside, np.float16)
+    return Networks(beside, _read_seeds(about["seeds"], beside), weights, weight)
 
 
 def _load_linear(sealed: Sealed, task: Task, seeds: Seeds) -> tuple[Linear, Terms]:
     terms = Terms.decode(memoryview(sealed.read("terms.bin", MOST_BINARY)), task.num_features)
-    arrays = load_arrays(sealed.read("weights.safetensors", MOST_BINARY))
+    arrays = view_arrays(sealed.map("weights.safetensors", MOST_BINARY))
     starts, columns, levels, scales = (arrays[name] for name in _LINEAR)
     weights = Linear(starts, columns, levels, scales, task.num_tables * task.num_outputs)
     if len(weights.scales) != terms.slots(seeds).count + 1 or not weights.sound:

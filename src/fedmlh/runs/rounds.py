@@ -116,7 +116,7 @@ def conduct(
         )
     tested = judge.evaluator.examine(progress.best_model, test)
     summary = summarize(task, progress, tested) | more(progress)
-    save_bundle(folder.model, task, server.seeds, progress.best_model, dataset)
+    save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset)
     folder.write_points(tested.points)
     folder.write_summary(summary)
     return Run(summary, folder.path)

@@ -1,20 +1,32 @@
-"""A trained model for use: points or text in, labels by name out."""
+"""A trained model for use: points or text in, labels by name out; with numpy alone."""
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from torch import Tensor
 
 from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Evaluator, LabelCounts, Values
+from fedmlh.hashing.rows import Rows
 from fedmlh.lock import is_empty
-from fedmlh.model.losses import find_loss
 from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
+from fedmlh.serving.ranking import rank_labels
+from fedmlh.serving.scores import Part, open_parts
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from fedmlh.evaluation.evaluate import Values
+
+    #: Texts, or rows of features: dense, or any sparse matrix of scipy's.
+    Points: TypeAlias = Sequence[str] | np.ndarray | csr_matrix | Rows
+
+#: Scores that are held at once: points times buckets of all tables.
+_SCORES_AT_ONCE = 1 << 24
+_LARGEST_BATCH = 1024
 
 
 class Prediction(TypedDict):
@@ -28,15 +40,12 @@ class Prediction(TypedDict):
 class Model:
     """A trained model, ready to be asked."""
 
-    def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
+    def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.device = device
-        self._features, self._ranker = bundle.make_tools(device)
-        self._weights = bundle.weights.to(device) if isinstance(bundle.weights, Tensor) else bundle.weights
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu") -> "Model":
-        """The model of a run folder, or a model folder that was copied out of one."""
+    def load(cls, folder: str | Path) -> "Model":
+        """Load the model of a run folder, or a model folder that was copied out of one."""
         folder = root = Path(folder)
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
@@ -44,7 +53,7 @@ class Model:
             if not (folder / "model").is_dir():
                 raise UserError(f"{folder} holds no model yet: finish the run first (resume=True, --resume)")
             folder = folder / "model"
-        return cls(load_bundle(folder, root), device)
+        return cls(load_bundle(folder, root))
 
     def save(self, folder: str | Path) -> None:
         """Write the model into a new folder, which `Model.load` and `fedmlh predict` read."""
@@ -54,7 +63,7 @@ class Model:
         write_bundle(target, self.bundle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Model, (self.bundle, self.device)
+        return Model, (self.bundle,)
 
     def __repr__(self) -> str:
         task = self.bundle.task
@@ -73,49 +82,58 @@ class Model:
         names = {"log-probs": "log-probability", "probs": "probability", "logits": "logit"}
         config = self.bundle.task.config
         what = names[config.decoding]
-        balanced = find_loss(config.loss).known is not None and config.loss_tau > 0
+        balanced = config.loss.startswith("balanced-") and config.loss_tau > 0
         end = "higher is likelier" + (", beyond what its frequency alone says" if balanced else "")
         if self.bundle.task.identity:
             return f"score: the model's {what} of the label, mean over tables; {end}"
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; {end}"
 
-    def predict(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> list[list[Prediction]]:
-        """The k best labels of each point: texts where the model was trained on text, else rows of raw features
-        (any scipy sparse matrix, or a numpy array)."""
+    def predict(self, points: "Points", k: int = 5) -> list[list[Prediction]]:
+        """Return the k best labels of each point.
+
+        Points are texts if the model was trained on text, else rows of raw features.
+        """
         return list(self.predict_stream(points, k))
 
-    def predict_stream(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> Iterator[list[Prediction]]:
+    def predict_stream(self, points: "Points", k: int = 5) -> Iterator[list[Prediction]]:
         """Yield the k best labels of one point after another."""
         keys, names = self.bundle.labels.keys, self.bundle.labels.names
         for columns, scores in self.rank(points, k):
             yield [
                 {"key": keys[column], "name": names[column], "score": float(score)}
-                for column, score in zip(columns, scores, strict=True)
+                for column, score in zip(columns.tolist(), scores.tolist(), strict=True)
             ]
 
-    def rank(
-        self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rank(self, points: "Points", k: int = 5) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each point the numbers of its k best labels, best first, and their scores."""
         if type(k) is not int or k < 1:
             raise UserError(f"k is {k!a}: ask for at least 1 label")
+        rows, most = self.read(points), min(k, len(self.bundle.labels))
+        numbers = sum(len(part.buckets) * part.num_buckets for part in self._parts)
+        size = max(1, min(_LARGEST_BATCH, _SCORES_AT_ONCE // numbers))
+        for begin in range(0, len(rows), size):
+            some = rows.take(begin, min(begin + size, len(rows)))
+            scores = [part.scorer.score(part.scorer.find(some)) for part in self._parts]
+            yield from zip(*rank_labels(self._parts, scores, most), strict=True)
+
+    def read(self, points: "Points") -> Rows:
+        """Return points as rows of raw features; refuse those that the model cannot know."""
         with np.errstate(over="ignore"):  # what single precision cannot hold is infinity, and refused
-            X = self._vectorize(points) if _is_text(points) else csr_matrix(points, dtype=np.float32)
-        if not np.isfinite(X.data).all():
+            rows = self._read_texts(points) if _is_text(points) else _read_numbers(points)
+        if not np.isfinite(rows.values).all():
             raise UserError("the points contain NaN or infinity: prepare them as the training data was")
-        if X.shape[1] != self.bundle.task.num_features:
+        if rows.width != self.bundle.task.num_features:
             raise UserError(
-                f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
+                f"the points have {rows.width:,} features, the model was trained on {self.bundle.task.num_features:,}: "
                 f"prepare them as the training data was"
             )
-        most = min(k, len(self.bundle.labels))
-        for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), most):
-            for row, values in zip(labels, scores, strict=True):
-                found = row >= 0
-                yield row[found], values[found]
+        return rows
 
-    def evaluate(self, dataset: Dataset) -> Values:
-        """Every metric on the test part of a data set that has the model's features and labels."""
+    def evaluate(self, dataset: Dataset, device: str = "cpu") -> "Values":
+        """Return every metric on the test part of a data set that has the model's features and labels."""
+        from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+        from fedmlh.runs.model_tools import make_tools
+
         bundle = self.bundle
         if (dataset.num_features, dataset.labels.keys) != (bundle.task.num_features, bundle.labels.keys):
             raise UserError(
@@ -128,20 +146,38 @@ class Model:
                 f"the text of {dataset.name} became features in another way than the model's training text: "
                 f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
             )
-        counts = LabelCounts.of(dataset.train)
-        evaluator = Evaluator(bundle.task.config, counts, self._features, self._ranker)
-        examined = evaluator.examine(self._weights, evaluator.prepare(dataset.test))
+        features, ranker, model = make_tools(bundle, device)
+        evaluator = Evaluator(bundle.task.config, LabelCounts.of(dataset.train), features, ranker)
+        examined = evaluator.examine(model, evaluator.prepare(dataset.test))
         return {**examined.values, **examined.by_label}
 
-    def _vectorize(self, texts: Any) -> Any:
+    @cached_property
+    def _parts(self) -> list[Part]:
+        return open_parts(self.bundle)
+
+    def _read_texts(self, texts: Any) -> Rows:
         if isinstance(texts, str):
             raise UserError("predict takes a list of texts: put the one text in brackets")
         if self.bundle.text is None:
             raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
         if not all(isinstance(text, str) for text in texts):
             raise UserError("not all of the texts are strings")
-        return self.bundle.text.transform(list(map(str, texts)))
+        return self.bundle.text.read(list(map(str, texts)))
 
 
 def _is_text(points: object) -> bool:
     return isinstance(points, str | Sequence) or (isinstance(points, np.ndarray) and points.dtype.kind in "OSU")
+
+
+def _read_numbers(points: Any) -> Rows:
+    """Return rows of numbers, whatever holds them."""
+    if isinstance(points, Rows):
+        return points
+    if hasattr(points, "tocoo"):
+        found = points.tocoo()
+        owners, columns, values, shape = found.row, found.col, found.data, found.shape
+    else:
+        dense = np.atleast_2d(np.asarray(points))
+        owners, columns = np.nonzero(dense)
+        values, shape = dense[owners, columns], dense.shape
+    return Rows.gather(owners.astype(np.int64), columns.astype(np.int64), values, shape)

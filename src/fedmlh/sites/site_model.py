@@ -11,10 +11,11 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.task import Task
 from fedmlh.oneround.choose import Choice
-from fedmlh.oneround.corrected import Corrected, decode_networks
-from fedmlh.oneround.exchange import RESULT, SUMS, Terms, asks_for_buckets
+from fedmlh.oneround.corrected import decode_networks
+from fedmlh.oneround.exchange import RESULT, SUMS, asks_for_buckets
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.result import open_result
+from fedmlh.oneround.terms import Terms
 from fedmlh.runs.model_folder import Networks, save_bundle
 from fedmlh.runs.one_round.closing import Closing
 from fedmlh.runs.rounds import Tell
@@ -55,8 +56,7 @@ def make_site_model(site: Site, out: Path, tell: Tell) -> None:
         none = LabelCounts(np.zeros(task.num_labels, np.int64), 1)
         closing = Closing(chosen, seeds, terms, empty, none, torch.device("cpu"), tell)
         linear = closing.solve(linear, Choice.given(result.ridge, result.power)).model
-    if networks is None:
-        save_bundle(out, chosen, seeds, linear, empty, terms)
-    else:
-        both = Corrected(linear, networks, result.weight)
-        save_bundle(out, chosen, seeds, both, empty, terms, Networks(task.networks, task.networks.draw_seeds()))
+    beside = None
+    if networks is not None:
+        beside = Networks(task.networks, task.networks.draw_seeds(), networks.half().numpy(), result.weight)
+    save_bundle(out, chosen, seeds, linear, empty, terms, beside)

@@ -19,12 +19,13 @@ from fedmlh.hashing.labels import LabelMap
 from fedmlh.model.ranking import Decoder
 from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold
 from fedmlh.oneround.corrected import Corrected
-from fedmlh.oneround.exchange import Terms, asks_for_buckets, spread
+from fedmlh.oneround.exchange import asks_for_buckets, spread
 from fedmlh.oneround.linear import Linear, compress, index_type
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
 from fedmlh.oneround.points import Slots, add_one
 from fedmlh.oneround.solve import Solver, block_columns
 from fedmlh.oneround.sums import Sums
+from fedmlh.oneround.terms import Terms
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import save_bundle
 from fedmlh.runs.one_round.correction import Correction
@@ -179,7 +180,7 @@ class Closing:
             self.task.num_features,
             self.task.num_labels,
         )
-        save_bundle(folder.model, chosen, self.seeds, model, self.dataset, self.terms, networks)
+        save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms, networks)
         folder.write_metrics(history)
         folder.write_points(test.points)
         summary = self.summarize(history, best, test, model, choice) | more

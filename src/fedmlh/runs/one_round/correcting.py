@@ -21,7 +21,6 @@ from fedmlh.oneround.corrected import CorrectedFeatures, CorrectedRanker, shorte
 from fedmlh.oneround.sums import Sums
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
-from fedmlh.runs.model_folder import Networks
 from fedmlh.runs.one_round.closing import Closing, pick_points
 from fedmlh.runs.one_round.correction import Correction, renumber
 from fedmlh.runs.remarks import describe_resumed
@@ -111,7 +110,7 @@ class Corrector:
         evaluator = Evaluator(
             closing.task.config, closing.frequencies, CorrectedFeatures(closing.features, features), beside.both
         )
-        return Correction(Networks(self.task, server.seeds), evaluator, model, weight, gain, labels, progress)
+        return Correction(self.task, server.seeds, evaluator, model, weight, gain, labels, progress)
 
     def _train(self, server: Server, clients: Clients, judge: Judge, record: dict[str, Any]) -> Progress:
         identity = f"{server.run} {self.closing.dataset.fingerprint}"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.participation import Attempt
+from fedmlh.federated.task import Seeds, Task
 from fedmlh.oneround.corrected import Corrected, encode_networks
 from fedmlh.oneround.linear import Linear
 from fedmlh.runs.checkpoint import Progress
@@ -18,7 +19,8 @@ from fedmlh.runs.model_folder import Networks
 class Correction:
     """What networks beside a linear model came to."""
 
-    networks: Networks
+    task: Task
+    seeds: Seeds
     evaluator: Evaluator  # of both together
     model: Tensor  # float32 [P], each of them as clients are sent it
     weight: float  # 0: they do not help
@@ -44,7 +46,7 @@ class Correction:
     @property
     def figures(self) -> dict[str, Any]:
         """Return what a summary says of it."""
-        history, config = self.progress.history, self.networks.task.config
+        history, config = self.progress.history, self.task.config
         return {
             "weight": self.weight,
             "validation_gain": self.gain,
@@ -52,10 +54,15 @@ class Correction:
             "best_round": self.progress.best_round,
             "bytes_up": sum(record["bytes_up"] for record in history),
             "bytes_down": sum(record["bytes_down"] for record in history),
-            "num_parameters": self.networks.task.stack.num_parameters,
+            "num_parameters": self.task.stack.num_parameters,
             "sizes": {name: getattr(config, name) for name in ("num_tables", "num_buckets", "feature_dim")}
             | {"hidden_sizes": list(config.hidden_sizes)},
         }
+
+    @property
+    def networks(self) -> Networks:
+        """The networks as a model folder keeps them."""
+        return Networks(self.task, self.seeds, self.model.half().numpy(), self.weight)
 
     def add_to(self, linear: Linear) -> Corrected:
         """Return the model of both."""

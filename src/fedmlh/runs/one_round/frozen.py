@@ -9,7 +9,7 @@ import os
 
 from fedmlh.errors import UserError
 from fedmlh.federated.participation import Attempt
-from fedmlh.oneround.exchange import Terms
+from fedmlh.oneround.terms import Terms
 from fedmlh.runs.one_round.collecting import Exchange
 from fedmlh.storage import read_checked, write_checked
 from fedmlh.untrusted import parse_json

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterable, Iterator
 from fedmlh.federated.messages import Rejected
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.desk import Question
-from fedmlh.oneround.exchange import HELD, Terms
+from fedmlh.oneround.exchange import HELD
 from fedmlh.oneround.holding import LEAST, POWER, RIDGE, Extent, choose_ridge
 from fedmlh.oneround.solve import NotPositive
 from fedmlh.oneround.sums import Adder, Sums
+from fedmlh.oneround.terms import Terms
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.one_round.closing import Closing
 from fedmlh.runs.one_round.collecting import Exchange

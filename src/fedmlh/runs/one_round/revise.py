@@ -23,8 +23,9 @@ from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import SUMS, Respondent, Terms
+from fedmlh.oneround.exchange import SUMS, Respondent
 from fedmlh.oneround.sums import Adder, Sums, check_room
+from fedmlh.oneround.terms import Terms
 from fedmlh.oneround.wire import decode_sums, read_points
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal

@@ -23,11 +23,12 @@ from fedmlh.model.device import pick_device
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import COUNTS, SUMS, Counts, Respondent, Terms
+from fedmlh.oneround.exchange import COUNTS, SUMS, Respondent
 from fedmlh.oneround.holding import asks_for_held_out
 from fedmlh.oneround.result import Result
 from fedmlh.oneround.solve import NotPositive, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
+from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import encode_sums
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
