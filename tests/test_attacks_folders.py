@@ -541,7 +541,7 @@ def test_attack_13_a_site_and_a_server_read_files_of_their_own_only(kept: Path) 
     for path, read in (
         (federation.server / "nodes.json", federation.read_nodes),
         (federation.server / "outcome.json", federation.read_outcome),
-        (federation.server / "yardstick" / "about.json", federation.yardstick),
+        (federation.server / "yardstick" / "about.json", federation.server_points),
         (site / "shard" / "labels.json", lambda: Site(site)),
         (site / "agreement" / "labels.json", lambda: Site(site)),
         (site / "shard", lambda: Site(site)),

@@ -95,23 +95,23 @@ class Rule:
         """Return R if labels are many."""
         return min(self.most_tables, max(self.least_tables, round(budget / 2**20 / self.mib_per_table)))
 
-    def buckets(self, shape: Shape, numbers: int) -> int:
-        """Return B for a table of `numbers` parameters; if these are few, no more than it has features."""
-        wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(numbers))
+    def buckets(self, shape: Shape, parameters: int) -> int:
+        """Return B for a table of `parameters` parameters; if these are few, no more than it has features."""
+        wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(parameters))
         return min(shape.labels, max(FEWEST_BUCKETS, round(wanted)))
 
-    def fit(self, shape: Shape, numbers: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
-        """Return features and width of a network of `numbers` parameters; below a width of 8 none is worth training.
+    def fit(self, shape: Shape, parameters: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
+        """Return features and width of a network of `parameters` parameters; below a width of 8 none is worth training.
 
         If `whole`, features are not hashed. If `alone`, it is the one network of FedAvg.
         """
         narrowest = _NARROWEST_ALONE if alone else NARROWEST
-        most = (numbers - outputs) // narrowest - outputs - 1
+        most = (parameters - outputs) // narrowest - outputs - 1
         inputs = shape.features
         if not whole:
-            wanted = most if alone else min(most, round(self.inputs * math.sqrt(numbers)))
+            wanted = most if alone else min(most, round(self.inputs * math.sqrt(parameters)))
             inputs = min(inputs, max(FEWEST_INPUTS, wanted))
-        return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
+        return inputs, min(WIDEST, fit_width(parameters, inputs, outputs))
 
     def learning_rate(self, width: int) -> float:
         """Return Adam's learning rate in the first round for a hidden layer of that width."""
@@ -156,10 +156,10 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
     alone = config.is_fedavg
 
     def fit_tables(budget: int, tables: int) -> tuple[int, int, int, int]:
-        numbers = numbers_within(budget, tables)
+        parameters = parameters_within(budget, tables)
         identity = alone or config.label_map == "identity"
-        outputs = shape.labels if identity else rule.buckets(shape, numbers)
-        return tables, outputs, *rule.fit(shape, numbers, outputs, whole=config.feature_map == "none", alone=alone)
+        outputs = shape.labels if identity else rule.buckets(shape, parameters)
+        return tables, outputs, *rule.fit(shape, parameters, outputs, whole=config.feature_map == "none", alone=alone)
 
     def fit(budget: int) -> tuple[int, int, int, int]:
         if alone:
@@ -304,7 +304,7 @@ def find_least(fits: Callable[[int], bool], low: int) -> int:
     return high
 
 
-def numbers_within(budget: int, tables: int) -> int:
+def parameters_within(budget: int, tables: int) -> int:
     """Return the parameters of each table's network that a message within the budget can carry."""
     return max(0, budget - _HEADER) // 4 // tables
 
@@ -322,10 +322,10 @@ def show_mib(size: int) -> str:
     return f"{math.ceil(size * 100 / 2**20) / 100:,.2f} MiB"
 
 
-def fit_width(numbers: int, inputs: int, outputs: int, depth: int = 1) -> int:
-    """Return the width of the widest equal hidden layers that `numbers` parameters allow; 0 or less if none fits."""
-    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
-    square, linear, rest = depth - 1, inputs + depth + outputs, numbers - outputs
+def fit_width(parameters: int, inputs: int, outputs: int, depth: int = 1) -> int:
+    """Return the width of the widest equal hidden layers that `parameters` parameters allow; 0 or less if none fits."""
+    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ parameters
+    square, linear, rest = depth - 1, inputs + depth + outputs, parameters - outputs
     if rest <= 0:
         return 0
     if square == 0:

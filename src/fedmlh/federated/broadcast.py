@@ -26,7 +26,7 @@ from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
 
 #: In a client's memory: the model that it holds, and of which round that is.
-HELD, HELD_ROUND = "held", "held_round"
+BASE, BASE_ROUND = "held", "held_round"
 #: How the model travels where the changes would be no shorter.
 WHOLE = "fp32"
 #: How it travels if changes can be added up: as all that changed since the initial model.
@@ -65,23 +65,23 @@ def mean_payload(task: Task) -> int:
     return min(whole, round((_LENGTH.size + size) * missed))
 
 
-def round_held(accepted: tuple[int, ...]) -> int:
+def find_base_round(accepted: tuple[int, ...]) -> int:
     """Return the round of the model on which a client's last accepted update was made; 0: the initial model."""
     return accepted[0] - 1 if accepted else 0
 
 
-def encode_change(codec: str, seed: int, round_index: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
+def encode_change(codec: str, seed: int, round_index: int, model: Tensor, base: Tensor) -> tuple[bytes, Tensor]:
     """Return what the clients are sent about a round, and the model that they hold once they have added it."""
     coder = make_codec(codec)
     if coder.sums is not None:
-        return coder.sums.encode_change(model, held)
-    payload = coder.encode(model - held, generator(seed, "broadcast", round_index))
-    return payload, held + _decode(codec, seed, round_index, memoryview(payload), len(held)).to(held.device)
+        return coder.sums.encode_change(model, base)
+    payload = coder.encode(model - base, generator(seed, "broadcast", round_index))
+    return payload, base + _decode(codec, seed, round_index, memoryview(payload), len(base)).to(base.device)
 
 
-def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) -> Changes:
+def drop_old(changes: Changes, base_rounds: Iterable[int], num_parameters: int) -> Changes:
     """Return the changes that some client may still be sent: not older than all, shorter than the whole model."""
-    oldest, left = min(rounds_held), make_codec(WHOLE).size(num_parameters)
+    oldest, left = min(base_rounds), make_codec(WHOLE).size(num_parameters)
     kept = {}
     for round_index in sorted(changes, reverse=True):
         left -= _LENGTH.size + len(changes[round_index])
@@ -91,12 +91,14 @@ def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) 
     return kept
 
 
-def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base: int) -> tuple[str, bytes]:
-    """Return codec and payload for a client that holds the model of round `base`; `model` is that of the last round."""
+def write_model(
+    codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base_round: int
+) -> tuple[str, bytes]:
+    """Return codec and payload for a client that holds the model of `base_round`; `model` is that of the last round."""
     if finished == 0:
         return "initial", b""
     if sends_changes(codec):
-        missing = range(base + 1, finished + 1)
+        missing = range(base_round + 1, finished + 1)
         parts = [part for n in missing if n in changes for part in (_LENGTH.pack(len(changes[n])), changes[n])]
         if len(parts) == 2 * len(missing) and sum(map(len, parts)) < make_codec(WHOLE).size(len(model)):
             return codec, b"".join(parts)
@@ -111,9 +113,9 @@ def write_models(
     name = task.config.broadcast_codec
     adder = make_codec(name).sums
     if not finished or adder is None:
-        return {base: write_model(name, seed, finished, model, changes, base) for base in rounds}
+        return {base_round: write_model(name, seed, finished, model, changes, base_round) for base_round in rounds}
     sums = adder.add_up(changes, finished, len(model), rounds)
-    written = {base: (name, payload) for base, payload in sums.items()}
+    written = {base_round: (name, payload) for base_round, payload in sums.items()}
     if len(written) < len(rounds):
         since_start = adder.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
@@ -169,15 +171,15 @@ def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, 
     """Return what a client keeps of a model for later changes to be added to."""
     if not sends_changes(task.config.broadcast_codec):
         return {}
-    return {HELD: model, HELD_ROUND: torch.tensor(header.round - 1)}
+    return {BASE: model, BASE_ROUND: torch.tensor(header.round - 1)}
 
 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    round_index = round_held(tuple(header.accepted))
+    round_index = find_base_round(tuple(header.accepted))
     if round_index == 0:
         model = task.initial(header.seed)
-    elif HELD in kept and int(kept[HELD_ROUND]) == round_index:
-        model = kept[HELD]
+    elif BASE in kept and int(kept[BASE_ROUND]) == round_index:
+        model = kept[BASE]
     else:
         raise Rejected(
             Reason.STATE, f"this client no longer has the model of round {round_index}, on which changes build"

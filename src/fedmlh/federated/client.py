@@ -20,7 +20,7 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateH
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.transforms import list_at_client
 from fedmlh.federated.validate import Broadcast, read_broadcast
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, full_gradient, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.randomness import generator
 
@@ -59,12 +59,12 @@ class Assignment:
 
     header: BroadcastHeader
     model: Tensor  # [P]
-    shard: Shard
+    shard: HashedShard
     recipe: Recipe  # of this round
     orders: np.ndarray  # [E, n]
     correction: Tensor | None  # [P] added to every gradient
     kept: dict[str, Tensor]  # the client's state before this round
-    base: dict[str, Tensor]  # what of the model becomes part of its state
+    kept_model: dict[str, Tensor]  # what of the model becomes part of its state
 
 
 #: What keys the generator that a vector is encoded and decoded with.
@@ -95,11 +95,11 @@ class Client:
         self.client_id = client_id
         self.device = device
         self._raw: tuple[csr_matrix, csr_matrix, Labels] | None = (X, Y, labels)
-        self._prepared: tuple[Seeds, Shard] | None = None
+        self._prepared: tuple[Seeds, HashedShard] | None = None
         self._length = int(Y.shape[0])
 
     @classmethod
-    def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
+    def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: HashedShard, device: torch.device) -> "Client":
         """Return a client that has its points only as they were hashed with these seeds."""
         client = cls.__new__(cls)
         client.task, client.client_id, client.device = task, client_id, device
@@ -131,9 +131,9 @@ class Client:
         correction = find_remedy(task.config).correct(task.config, header.steps, model, broadcast.extra, kept)
         if correction is not None:
             correction = correction.to(self.device)
-        base = keep_model(header, model, task)
+        kept_model = keep_model(header, model, task)
         shard = self.prepare(broadcast.seeds)
-        return Assignment(header, model.to(self.device), shard, recipe, orders, correction, kept, base)
+        return Assignment(header, model.to(self.device), shard, recipe, orders, correction, kept, kept_model)
 
     def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
         """Return the update that answers an assignment once it has been trained, and the client's memory."""
@@ -144,7 +144,7 @@ class Client:
             delta = transform.apply(delta, work.kept)
             applied.append(delta)
         update, beside = _Sent(codec, delta, update_draws, header), b""
-        staged = dict(work.base)
+        staged = dict(work.kept_model)
         for transform, vector in zip(transforms, applied, strict=True):
             staged |= transform.keep(vector, update.decoded)
 
@@ -187,7 +187,7 @@ class Client:
             )
         return kept or {}
 
-    def prepare(self, seeds: Seeds) -> Shard:
+    def prepare(self, seeds: Seeds) -> HashedShard:
         """Return the points as the model sees them; made once, since the seeds stay the same for a run."""
         if self._prepared is None or self._prepared[0] != seeds:
             if self._raw is None:
@@ -196,7 +196,7 @@ class Client:
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
             if any(z.shape[1] != self.task.stack.num_outputs for z in buckets):
                 raise Rejected(Reason.CONFIG, "the labels of this client do not fit the outputs of the model")
-            self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
+            self._prepared = (seeds, HashedShard(self.task.feature_map(seeds).apply(X), buckets))
         return self._prepared[1]
 
     def __len__(self) -> int:

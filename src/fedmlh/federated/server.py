@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.broadcast import (
+    BASE,
     Changes,
     drop_old,
     encode_change,
-    round_held,
+    find_base_round,
     sends_changes,
     write_extra,
     write_models,
@@ -36,7 +37,7 @@ Payloads = dict[int, tuple[str, int, bytes]]
 
 #: Vectors that the server itself keeps: the average of recent models, the extra vector of a remedy for drift, the model
 #: that clients hold. All others are the optimizer's.
-_OWN = ("average", EXTRA, "held")
+_OWN = ("average", EXTRA, BASE)
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class ServerState:
         return self.vectors.get("average", self.model)
 
     @property
-    def held(self) -> Tensor:
+    def base_model(self) -> Tensor:
         """Return the model that clients train from; a broadcast of changes only brings it near the server's.  # [P]"""
-        return self.vectors.get("held", self.model)
+        return self.vectors.get(BASE, self.model)
 
 
 @dataclass
@@ -202,15 +203,15 @@ class Server:
     ) -> tuple[BroadcastHeader, bytes]:
         """Return header and payload of a broadcast; `payloads` keeps what the other clients will be sent as well."""
         # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
-        base = self._find_base(state, client_id)
-        known = payloads.get(base)
+        base_round = self._find_base_round(state, client_id)
+        known = payloads.get(base_round)
         if known is None:
-            bases = {self._find_base(state, other) for other in clients}
-            models = write_models(self.task, self.seeds.run, state.round, state.held, state.changes, bases)
+            base_rounds = {self._find_base_round(state, other) for other in clients}
+            models = write_models(self.task, self.seeds.run, state.round, state.base_model, state.changes, base_rounds)
             extra = write_extra(self.task, state.vectors[EXTRA]) if EXTRA in state.vectors else b""
             fresh = {of: (codec, len(extra), model + extra) for of, (codec, model) in models.items()}
             payloads.update(fresh)
-            known = fresh[base]
+            known = fresh[base_round]
         codec, extra_bytes, payload = known
         header = BroadcastHeader(
             run=self.run,
@@ -228,10 +229,10 @@ class Server:
         )
         return header, payload
 
-    def _find_base(self, state: ServerState, client_id: int) -> int:
+    def _find_base_round(self, state: ServerState, client_id: int) -> int:
         """Return of which round the model is that a client holds; 0 if it does not matter."""
         changes = sends_changes(self.task.config.broadcast_codec)
-        return round_held(state.accepted.get(client_id, ())) if changes else 0
+        return find_base_round(state.accepted.get(client_id, ())) if changes else 0
 
     def _attempt(
         self, state: ServerState, attempt: int, exchange: Ask[Tally], report: RoundReport, *, last: bool
@@ -317,10 +318,10 @@ class Server:
         codec = self.task.config.broadcast_codec
         if not sends_changes(codec):
             return new
-        change, held = encode_change(codec, self.seeds.run, new.round, new.model, old.held)
-        bases = [round_held(new.accepted.get(client_id, ())) for client_id in self.max_examples]
-        changes = drop_old({**old.changes, new.round: change}, bases, len(held))
-        return replace(new, vectors={**new.vectors, "held": held}, changes=changes)
+        change, base = encode_change(codec, self.seeds.run, new.round, new.model, old.base_model)
+        base_rounds = [find_base_round(new.accepted.get(client_id, ())) for client_id in self.max_examples]
+        changes = drop_old({**old.changes, new.round: change}, base_rounds, len(base))
+        return replace(new, vectors={**new.vectors, BASE: base}, changes=changes)
 
     def _step(self, state: ServerState, delta: MeanDelta) -> tuple[Tensor, Vectors]:
         """Return the next global model, and what the server's parts keep."""

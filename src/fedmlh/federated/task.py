@@ -95,10 +95,10 @@ class Task:
         """How every client trains in the first round."""
         return self.recipe_in(1)
 
-    def recipe_in(self, round_number: int) -> Recipe:
+    def recipe_in(self, round_index: int) -> Recipe:
         """How every client trains in a round."""
         c = self.config
-        rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
+        rate = c.learning_rate * c.learning_rate_decay ** (round_index - 1)
         return add_pull(Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, loss_tau=c.loss_tau), c)
 
     @property

@@ -59,7 +59,7 @@ def _keep_all(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> Label
 
 
 @register("label map", "balanced")
-def _deal_out(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+def _balance(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
     """Deal labels out to buckets in a random order, so that all buckets have as many."""
     orders = [generator(seed, "balanced labels").permutation(_count(labels)) for seed in seeds]
     return LabelMap(np.stack([order % num_buckets for order in orders]), num_buckets)

@@ -22,7 +22,7 @@ _PROBE = 2.0**24
 
 
 @dataclass(frozen=True)
-class Shard:
+class HashedShard:
     """A client's `Split` as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
 
     features: tuple[csr_matrix, ...]  # 1 or R × [n, d̃]
@@ -33,7 +33,7 @@ class Shard:
 
 
 def train_shard(
-    stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
+    stack: Stack, flat: Tensor, shard: HashedShard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
 ) -> tuple[Tensor, float]:
     """Train all R sub-models on a shard, from `flat` [P]; return new parameters and the last epoch's mean loss.
 
@@ -44,7 +44,7 @@ def train_shard(
     return loop(stack, flat, shard.features, shard.buckets, orders, recipe, correction)
 
 
-def full_gradient(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe) -> Tensor:
+def full_gradient(stack: Stack, flat: Tensor, shard: HashedShard, recipe: Recipe) -> Tensor:
     """Return the gradient at `flat` of the mean loss over all points of a shard, by the loop that trains it.  # [P]
 
     A step of SGD ends at flat − rate · gradient; at a rate so large the difference is the gradient to full precision.

@@ -23,7 +23,7 @@ from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.wire import decode_sparse, encode_sparse, encode_sums
 
 #: What a client can be asked for, and what it is sent in the end.
-COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
+COUNTS, SUMS, HELD_OUT, RESULT = "counts", "sums", "held-out", "result"
 _COUNTED = struct.Struct("<Q")
 _TERMS = struct.Struct("<QIB")
 #: The most bytes of a message.
@@ -163,7 +163,7 @@ class Respondent:
         examples = len(self)
         if header.part == COUNTS:
             answer = Counts.of(self.X).encode()
-        elif header.part in (SUMS, HELD):
+        elif header.part in (SUMS, HELD_OUT):
             rows = self._choose_rows(header.part)
             try:
                 terms = _read_terms(bytes(payload), self.task.num_features)

@@ -56,10 +56,10 @@ class Codec(ABC):
 class Sums(Protocol):
     """Changes of a model whose sums are exact, whatever their order."""
 
-    def encode_change(self, model: "Tensor", held: "Tensor") -> "tuple[bytes, Tensor]":
+    def encode_change(self, model: "Tensor", base: "Tensor") -> "tuple[bytes, Tensor]":
         """Return what clients are sent about a round, and the model that they hold after it."""
 
-    def add(self, held: "Tensor", payload: memoryview) -> "Tensor":
+    def add(self, base: "Tensor", payload: memoryview) -> "Tensor":
         """Return the model after a change or a sum of changes, or raise ValueError."""
 
     def add_up(

@@ -30,9 +30,9 @@ class GridChanges:
     def __init__(self, choose_exponent: Callable[[np.ndarray], int]) -> None:
         self._choose_exponent = choose_exponent
 
-    def encode_change(self, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
+    def encode_change(self, model: Tensor, base: Tensor) -> tuple[bytes, Tensor]:
         """Return what clients are sent about a round, and the model that they hold after it."""
-        old = _to_steps(held.cpu().numpy())
+        old = _to_steps(base.cpu().numpy())
         wanted = model.cpu().numpy() - _to_model(old).numpy()
         exponent = max(FINEST, self._choose_exponent(wanted))
         # To the nearest: what is left out is in the next change.
@@ -42,11 +42,11 @@ class GridChanges:
         if len(beyond):
             levels[beyond] -= np.sign(levels[beyond])
             new = old + (levels << exponent - FINEST)
-        return write_levels(levels, exponent), _to_model(new).to(held.device)
+        return write_levels(levels, exponent), _to_model(new).to(base.device)
 
-    def add(self, held: Tensor, payload: memoryview) -> Tensor:
+    def add(self, base: Tensor, payload: memoryview) -> Tensor:
         """Return the model after changes; ValueError if they are none, or lead out of what clients can hold."""
-        model = snap(held) + read_vector(payload, len(held))
+        model = snap(base) + read_vector(payload, len(base))
         if float(model.abs().max()) > LIMIT:
             raise ValueError(f"a model with values beyond {LIMIT:g}")
         return model
@@ -57,15 +57,15 @@ class GridChanges:
         """Return for each of the rounds all changes since then as one, if none of them is missing."""
         sums: dict[int, bytes] = {}
         total = np.zeros(length, np.int32)
-        for number in range(finished, min(rounds, default=finished), -1):
-            if number not in changes:
+        for round_index in range(finished, min(rounds, default=finished), -1):
+            if round_index not in changes:
                 break
-            levels, exponent = _read_own(changes[number], length)
+            levels, exponent = _read_own(changes[round_index], length)
             total += levels.astype(np.int32) << exponent - FINEST
-            if number - 1 in rounds:
-                payload = changes[number] if number == finished else _write_sum(total)
+            if round_index - 1 in rounds:
+                payload = changes[round_index] if round_index == finished else _write_sum(total)
                 if payload is not None:
-                    sums[number - 1] = payload
+                    sums[round_index - 1] = payload
         return sums
 
     def encode_difference(self, model: Tensor, initial: Tensor) -> bytes | None:

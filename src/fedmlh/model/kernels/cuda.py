@@ -13,7 +13,7 @@ from scipy.sparse import vstack
 from torch import Tensor
 
 from fedmlh.model.kernels.cuda_steps import DeviceRows, Setup, Workspace
-from fedmlh.model.local_training import Shard
+from fedmlh.model.local_training import HashedShard
 from fedmlh.model.losses import logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -26,7 +26,7 @@ class CudaTrainer:
     """Trains a run's clients together; their data and the working memory stay on the device between rounds."""
 
     def __init__(
-        self, stack: Stack, recipe: Recipe, shards: Mapping[int, Shard], device: torch.device, *, tf32: bool
+        self, stack: Stack, recipe: Recipe, shards: Mapping[int, HashedShard], device: torch.device, *, tf32: bool
     ) -> None:
         self._lengths = {client: len(shard) for client, shard in shards.items()}
         self._begins = dict(zip(shards, np.cumsum([0, *self._lengths.values()]), strict=False))
