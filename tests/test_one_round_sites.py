@@ -419,7 +419,7 @@ def test_recommended_asks_real_sites_for_no_statistics(tmp_path: Path, capsys: p
     assert call(*init, "--sites", "north,south", "--set", "top_k=1") == 0
     shown = capsys.readouterr().err.replace("\n", " ")
     assert "networks in rounds: --set training=one-round needs sites that agree" in shown
-    assert "sites know labels by name, so they are hashed, few as they are" in shown
+    assert "sites know labels by name, so even these few are hashed" in shown
     settled = Config.load(tmp_path / "fed" / "public" / "config.toml")
     assert (settled.training, settled.label_key, settled.label_map) == ("rounds", "name", "murmur3")
     assert (settled.num_clients, settled.clients_per_round) == (2, 2)

@@ -1,4 +1,4 @@
-"""Hash families: from integers or strings to buckets, each function named by nothing but its seed."""
+"""Hash families: from integers or strings to buckets; a seed alone determines a function."""
 
 import hashlib
 import unicodedata
@@ -14,7 +14,7 @@ PRIME = 2**61 - 1
 
 def murmur3(keys: Sequence[str] | np.ndarray, seed: int, num_buckets: int) -> np.ndarray:
     """Hash by MurmurHash3 (32 bit, unsigned) modulo the number of buckets; integers are 4 little-endian bytes."""
-    # Takes a second to import, which a site's process that finds its points hashed already should not pay.
+    # The import takes a second, which a site's process saves if its points are hashed already.
     from sklearn.utils import murmurhash3_32
 
     if isinstance(keys, np.ndarray):
