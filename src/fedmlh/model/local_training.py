@@ -14,16 +14,16 @@ from fedmlh.model.stack import Stack, forward
 
 try:
     from fedmlh.model.kernels import training as compiled
-except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: plain torch, more slowly
+except (ImportError, RuntimeError):  # no numba, or no folder for its cache: plain torch, which is slower
     compiled = None  # type: ignore[assignment]
 
-#: The step that shows a gradient: a power of two, so large that the model it starts from is lost in rounding.
+#: The learning rate that reveals a gradient: a power of two, so large that the model itself is lost in rounding.
 _PROBE = 2.0**24
 
 
 @dataclass(frozen=True)
 class HashedShard:
-    """A client's `Split` as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
+    """A client's shard as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
 
     features: tuple[csr_matrix, ...]  # 1 or R × [n, d̃]
     buckets: tuple[csr_matrix, ...]  # R × [n, B]

@@ -1,7 +1,7 @@
 """Local training on a GPU: all sampled clients × all tables as one computation.
 
-The reference is `train_plain` in fedmlh.model.local_training; tests/test_cuda.py holds the two together. This module
-decides who trains when, and says what is staged; fedmlh.model.kernels.cuda_steps holds the memory and the steps,
+The reference is `train_plain` in fedmlh.model.local_training; tests/test_cuda.py compares the two. This module decides
+which clients train together; fedmlh.model.kernels.cuda_steps holds the memory and the steps,
 fedmlh.model.kernels.cuda_programs what runs on the device.
 """
 
@@ -77,7 +77,7 @@ class CudaTrainer:
         return [done[i] for i in range(len(clients))]
 
     def _count_fitting(self, tied: bool) -> int:
-        """Return how many clients fit: models before and after, weights, moments, gradient; and what a batch needs."""
+        """Return how many clients fit into memory: models before and after, weights, moments, gradient, and a batch."""
         stack, device = self._setup.stack, self._setup.device
         widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
         each = 4 * ((8 if tied else 6) * stack.num_parameters + stack.num_tables * self._setup.batch_size * widths)
