@@ -27,19 +27,19 @@ from fedmlh.randomness import generator
 
 @dataclass(frozen=True)
 class Memory:
-    """What a client keeps between rounds; what a round changed waits until the server has accepted the update."""
+    """What a client keeps between rounds; a round's new state is staged until the server has accepted its update."""
 
     kept: dict[str, Tensor] = field(default_factory=dict)
     staged: dict[str, Tensor] = field(default_factory=dict)
     #: Round and attempt in which `staged` was made; empty: nothing is staged.
     staged_in: tuple[int, ...] = ()
-    #: The same of `kept`; empty: nothing of this client had been accepted before.
+    #: Round and attempt of `kept`; empty: no update of this client had been accepted.
     kept_in: tuple[int, ...] = ()
 
     def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor] | None:
-        """Return what holds after the update that was accepted last, or None if this memory does not know that update.
+        """Return the state after the update that was accepted last, or None if this memory does not know that update.
 
-        A client of which nothing was accepted, or whose past the server has forgotten, begins with nothing.
+        A client without an accepted update, or one that the server treats as new, begins with an empty state.
         """
         if not accepted:
             return {}
@@ -49,7 +49,7 @@ class Memory:
 
 
 def keeps_state(config: Config) -> bool:
-    """Say whether clients carry anything from round to round."""
+    """Say whether clients keep a state from round to round."""
     return bool(list_at_client(config)) or sends_changes(config.broadcast_codec) or find_remedy(config).keeps
 
 
@@ -64,10 +64,10 @@ class Assignment:
     orders: np.ndarray  # [E, n]
     correction: Tensor | None  # [P] added to every gradient
     kept: dict[str, Tensor]  # the client's state before this round
-    kept_model: dict[str, Tensor]  # what of the model becomes part of its state
+    kept_model: dict[str, Tensor]  # what it keeps of the model
 
 
-#: What keys the generator that a vector is encoded and decoded with.
+#: Makes the generator that a vector is encoded and decoded with.
 Draws = Callable[[int, BroadcastHeader], np.random.Generator]
 
 
@@ -100,7 +100,7 @@ class Client:
 
     @classmethod
     def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: HashedShard, device: torch.device) -> "Client":
-        """Return a client that has its points only as they were hashed with these seeds."""
+        """Return a client that has its points only in hashed form, under these seeds."""
         client = cls.__new__(cls)
         client.task, client.client_id, client.device = task, client_id, device
         client._raw, client._prepared, client._length = None, (seeds, shard), len(shard)
@@ -115,13 +115,13 @@ class Client:
         return read_broadcast(message, self.client_id, self.task)
 
     def follow(self, broadcast: Broadcast, memory: Memory) -> tuple[bytes, Memory]:
-        """Return what `answer` does, given a broadcast that was read before."""
+        """Return what `answer` returns, given a broadcast that was read before."""
         work = self.accept(broadcast, memory)
         trained, loss = train_shard(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss)
 
     def accept(self, broadcast: Broadcast, memory: Memory) -> Assignment:
-        """Return what a broadcast asks for; once it has been trained, `reply` makes the update."""
+        """Return the training that a broadcast asks for; `reply` makes the update after it."""
         header, task = broadcast.header, self.task
         kept = self._recall(memory, tuple(header.accepted))
         model = read_model(header, broadcast.payload, task, kept)
@@ -178,7 +178,7 @@ class Client:
         return pack(message, update.payload + beside), memory
 
     def _recall(self, memory: Memory, accepted: tuple[int, ...]) -> dict[str, Tensor]:
-        """Return what this client keeps, or raise Rejected if it should keep something and has lost it, or is old."""
+        """Return this client's state, or raise Rejected if it does not have the state that the server expects."""
         kept = memory.settle(accepted)
         if kept is None and keeps_state(self.task.config):
             round_index, attempt = accepted
@@ -188,7 +188,7 @@ class Client:
         return kept or {}
 
     def prepare(self, seeds: Seeds) -> HashedShard:
-        """Return the points as the model sees them; made once, since the seeds stay the same for a run."""
+        """Return the hashed points; they are hashed once, since the seeds stay the same for a run."""
         if self._prepared is None or self._prepared[0] != seeds:
             if self._raw is None:
                 raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")
