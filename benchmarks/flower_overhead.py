@@ -45,7 +45,7 @@ from fedmlh.sites.flower import control
 from fedmlh.sites.flower.credential import VARIABLE, Credential
 from fedmlh.sites.flower.grid import PAUSE
 from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, running_sites
-from fedmlh.sites.flower.processes import count_rounds, environment, free_port, stop, train, write_identity
+from fedmlh.sites.flower.processes import count_rounds, environment, free_port, stop, supervise, write_identity
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -182,7 +182,7 @@ def run_echo(config: Config, folder: Path, message: int, lean: bool) -> Watcher:
     product, control.make_bundle = control.make_bundle, make_echo_bundle
     try:
         with Watcher(federation) as watcher:
-            train(federation, print, sites=echoing_sites(federation, lean))
+            supervise(federation, print, sites=echoing_sites(federation, lean))
     finally:
         control.make_bundle = product
     return watcher
@@ -193,7 +193,7 @@ def run_product(config: Config, folder: Path, everything: bool = False) -> tuple
     data = open_some(config)
     federation = create_loopback(config, data, folder)
     with Watcher(federation, everything) as watcher:
-        train(federation, print, sites=running_sites(federation))
+        supervise(federation, print, sites=running_sites(federation))
 
     def repeat() -> list[float]:
         if not replay_loopback(federation, data, folder / "replay"):

@@ -19,7 +19,7 @@ import torch
 from rounds import draw
 
 from fedmlh.model.kernels.cuda import CudaTrainer
-from fedmlh.model.local_training import Shard, train_plain
+from fedmlh.model.local_training import HashedShard, train_plain
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
@@ -59,13 +59,13 @@ def measure_ceilings() -> tuple[float, float]:
     return bandwidth, rate
 
 
-def make_shards(stack: Stack, nonzeros: int, positives: int, points: int, clients: int) -> dict[int, Shard]:
+def make_shards(stack: Stack, nonzeros: int, positives: int, points: int, clients: int) -> dict[int, HashedShard]:
     """Clients with points of the stated numbers of nonzeros and positives."""
     shards = {}
     for client in range(clients):
         rng = np.random.default_rng(client)
         x = draw(rng, points, stack.num_inputs, nonzeros)
-        shards[client] = Shard(
+        shards[client] = HashedShard(
             (x,), tuple(draw(rng, points, stack.num_outputs, positives) for _ in range(stack.num_tables))
         )
     return shards

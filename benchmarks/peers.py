@@ -45,7 +45,7 @@ from fedmlh.federated.aggregate import Average
 from fedmlh.federated.client import Client
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.model.local_training import Shard
+from fedmlh.model.local_training import HashedShard
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
 from fedmlh.randomness import generator
@@ -65,7 +65,7 @@ class Work(NamedTuple):
 
     stack: Stack
     start: torch.Tensor  # [P]
-    shards: list[Shard]
+    shards: list[HashedShard]
 
 
 @cache
@@ -74,7 +74,7 @@ def load() -> Work:
     dim, hidden, tables, outputs = SHAPES[SHAPE][:4]
     stack = Stack(tables, dim, hidden, outputs)
     drawn = [make_shard(np.random.default_rng(seed), SHAPES[SHAPE]) for seed in range(CLIENTS)]
-    shards = [Shard(shard.features, tuple(part.sign() for part in shard.buckets)) for shard in drawn]
+    shards = [HashedShard(shard.features, tuple(part.sign() for part in shard.buckets)) for shard in drawn]
     return Work(stack, stack.initial(SEED), shards)
 
 
@@ -85,9 +85,9 @@ def load_dense(client: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(part.toarray()) for part in (*shard.features, *shard.buckets))
 
 
-def order(round_number: int, client: int) -> np.ndarray:
+def order(round_index: int, client: int) -> np.ndarray:
     """A client's points in the order in which the product trains on them in that round.  # [E, n]"""
-    rng = generator(SEED, "local training", round_number, 0, client)
+    rng = generator(SEED, "local training", round_index, 0, client)
     return np.stack([rng.permutation(len(load().shards[client])) for _ in range(EPOCHS)])
 
 
@@ -127,12 +127,12 @@ class Timed(NamedTuple):
 class Site(Client):
     """A client whose points are hashed already."""
 
-    def __init__(self, task: Task, number: int, shard: Shard) -> None:
+    def __init__(self, task: Task, number: int, shard: HashedShard) -> None:
         nameless = Labels.numbered(task.num_labels)
         super().__init__(task, number, shard.features[0], shard.buckets[0], nameless, torch.device("cpu"))
         self._shard = shard
 
-    def prepare(self, seeds: Seeds) -> Shard:
+    def prepare(self, seeds: Seeds) -> HashedShard:
         """The points as they are."""
         return self._shard
 

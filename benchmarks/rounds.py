@@ -25,7 +25,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
-from fedmlh.model.local_training import Shard, train_shard
+from fedmlh.model.local_training import HashedShard, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
@@ -43,10 +43,10 @@ SHAPES: dict[str, tuple[int, tuple[int, ...], int, int, int, int, int]] = {
 }
 
 
-def make_shard(rng: np.random.Generator, shape: tuple[int, tuple[int, ...], int, int, int, int, int]) -> Shard:
+def make_shard(rng: np.random.Generator, shape: tuple[int, tuple[int, ...], int, int, int, int, int]) -> HashedShard:
     """Points with exactly the stated numbers of nonzeros and positives, word frequencies falling like 1 / rank."""
     dim, _, tables, outputs, nonzeros, positives, points = shape
-    return Shard(
+    return HashedShard(
         (draw(rng, points, dim, nonzeros),), tuple(draw(rng, points, outputs, positives) for _ in range(tables))
     )
 
@@ -60,14 +60,14 @@ def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_m
     return csr_matrix((data, columns.ravel(), np.arange(points + 1) * count), shape=(points, width))
 
 
-def run_product(stack: Stack, start: torch.Tensor, shards: list[Shard]) -> float:
+def run_product(stack: Stack, start: torch.Tensor, shards: list[HashedShard]) -> float:
     """All clients side by side; the mean loss."""
     orders = [draw_orders(number, len(shard)) for number, shard in enumerate(shards)]
     return float(np.mean([loss for _, loss in train_clients(stack, start, shards, orders)]))
 
 
 def train_clients(
-    stack: Stack, start: torch.Tensor, shards: list[Shard], orders: list[np.ndarray]
+    stack: Stack, start: torch.Tensor, shards: list[HashedShard], orders: list[np.ndarray]
 ) -> list[tuple[torch.Tensor, float]]:
     """Each client's model and loss after the epochs whose orders [E, n] are given."""
 
@@ -85,7 +85,7 @@ def draw_orders(client: int, points: int) -> np.ndarray:
     return np.stack([rng.permutation(points) for _ in range(EPOCHS)])
 
 
-def run_modules(stack: Stack, start: torch.Tensor, shards: list[Shard], *, easy: bool) -> float:
+def run_modules(stack: Stack, start: torch.Tensor, shards: list[HashedShard], *, easy: bool) -> float:
     """The loop that people write; `easy`: dense input made beforehand, fused optimizer."""
     losses = []
     for number, shard in enumerate(shards):

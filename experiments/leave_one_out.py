@@ -23,7 +23,7 @@ from networks import HASHED
 from script import Rows, mean_of, table
 
 import fedmlh
-from fedmlh.sizing import RULE, Rule, Shape, numbers_within
+from fedmlh.sizing import RULE, Rule, Shape, parameters_within
 
 BUDGET = 16 << 20
 #: What is fitted together, and the values that are tried.
@@ -88,7 +88,7 @@ class Explored:
 def choose(rule: Rule, shape: Shape) -> dict[str, float]:
     """Return the choices of a rule in the words of a candidate."""
     tables = rule.tables(BUDGET)
-    numbers = numbers_within(BUDGET, HASHED.tables)
+    numbers = parameters_within(BUDGET, HASHED.tables)
     outputs = rule.buckets(shape, numbers)
     features = min(shape.features, rule.inputs * math.sqrt(numbers))
     return {

@@ -24,7 +24,7 @@ from script import Rows, make_parser, mean_of, run_missing, table, train
 
 import fedmlh
 from fedmlh.runs.jobs import Job, describe_machine
-from fedmlh.sizing import Rule, Shape, choose_sizes, fit_width, numbers_within
+from fedmlh.sizing import Rule, Shape, choose_sizes, fit_width, parameters_within
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Candidate:
                 return None
         hashed = 0 < self.features < shape.features
         inputs = self.features if hashed else shape.features
-        width = min(4096, fit_width(numbers_within(int(self.budget * 2**20), self.tables), inputs, outputs))
+        width = min(4096, fit_width(parameters_within(int(self.budget * 2**20), self.tables), inputs, outputs))
         if width < 8:
             return None
         base = fedmlh.Config.load("recommended").replace(**FEDERATION)
@@ -182,7 +182,7 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
             (1.6, replace(BASE, tables=4), 5.5),
             (48.0, replace(BASE, tables=16), 5.5),
         )
-        for numbers in [numbers_within(int(budget * 2**20), shape.tables)]
+        for numbers in [parameters_within(int(budget * 2**20), shape.tables)]
     ],
     # What costs least where a grid makes rows free that a client does not touch.
     "rows": [

@@ -689,7 +689,7 @@ def test_a_family_is_one_class_that_a_config_can_name_and_a_run_sends_with(broad
     if not broadcasts.endswith("+zlib"):
         assert {len(payload) for payload in payloads} == {0, 2 * size + 4 * (not model_sent)}
     assert bool(state.changes) != model_sent
-    assert model_sent or 0 < float((state.held - state.model).abs().max()) <= off * 1.001
+    assert model_sent or 0 < float((state.base_model - state.model).abs().max()) <= off * 1.001
     # Updates are multiples of their step, and what they left out is kept.
     residuals = [fed.memories[client].settle(state.accepted[client])["residual"] for client in range(5)]
     assert all(0 < float(residual.abs().max()) <= 0.001 * 1.001 for residual in residuals)

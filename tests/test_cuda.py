@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, random_array
 
-from fedmlh.model.local_training import Shard, train_plain
+from fedmlh.model.local_training import HashedShard, train_plain
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
@@ -41,7 +41,7 @@ def make_shards(maps, *, tables=2, inputs=30, outputs=11):
             z = (rng.random((n, outputs)) < 0.2).astype(np.float32)
             z[5] = 0
             buckets.append(csr_matrix(z))
-        shards[client] = Shard(tuple(features), tuple(buckets))
+        shards[client] = HashedShard(tuple(features), tuple(buckets))
     return shards
 
 

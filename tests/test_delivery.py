@@ -76,7 +76,7 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
     for _ in range(25):
         starts.clear()
         fed.sent.clear()
-        expected = bits(state.held)
+        expected = bits(state.base_model)
         state, _ = fed.server.run_round(
             state,
             fed.exchange(lambda a, c, reply: [[reply], [], [reply[:-1]]][rng.choice(3, p=[0.5, 0.25, 0.25])]),
@@ -85,7 +85,7 @@ def test_every_client_trains_from_the_bits_that_the_server_thinks_it_holds(codec
         assert all(start == expected for _, start in starts)
         sent |= {unpack(BroadcastHeader, message, 1 << 20)[0].codec for message in fed.sent}
     assert sent - {"fp32", "since start"} == {"initial", codec}
-    assert not torch.equal(state.held, state.model)
+    assert not torch.equal(state.base_model, state.model)
 
 
 def test_the_models_that_clients_hold_lie_in_memory_and_on_disk_once_a_round(tmp_path):
@@ -94,8 +94,8 @@ def test_the_models_that_clients_hold_lie_in_memory_and_on_disk_once_a_round(tmp
     held = [values for memory in fed.memories.values() for values in (memory.kept, memory.staged) if "held" in values]
     rounds = {int(values["held_round"]) for values in held}
     assert len(rounds) < len(held)
-    assert {id(values["held"]) for values in held} == {id(tensor) for tensor in fed.local._held.values()}
-    assert set(fed.local._held) == rounds  # those that no client holds any more are gone
+    assert {id(values["held"]) for values in held} == {id(tensor) for tensor in fed.local._base_models.values()}
+    assert set(fed.local._base_models) == rounds  # those that no client holds any more are gone
 
     checkpoints = Checkpoints(tmp_path, "run", fed.task.stack, torch.device("cpu"), fed.task.config.num_clients)
     history = [{"bytes_up": 0, "bytes_down": 0, "seconds_training": 0.0, "seconds_evaluation": 0.0}] * 6
@@ -143,7 +143,7 @@ def test_what_clients_hold_stays_near_the_model(codec):
     state, far = fed.server.begin(), []
     for _ in range(60):
         state = fed.run(1, state)
-        far.append(float((state.held - state.model).norm()))
+        far.append(float((state.base_model - state.model).norm()))
     travelled = float((state.model - fed.server.begin().model).norm())
     assert max(far[30:]) <= 1.5 * max(far[:30])
     assert far[-1] < travelled
@@ -226,7 +226,7 @@ def test_a_refused_update_leaves_the_client_with_what_it_held():
     assert settled(fed, after, victim) == before
     assert {"held", "held_round", "residual"} == before.keys()
     taken = report.accepted[0]
-    assert settled(fed, after, taken)["held"] == bits(state.held)
+    assert settled(fed, after, taken)["held"] == bits(state.base_model)
 
 
 def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_new(starts):
@@ -238,7 +238,7 @@ def test_a_client_that_lost_its_state_says_so_and_is_then_served_as_if_it_were_n
     assert 3 not in state.accepted
     assert report.accepted == [0, 1, 2, 4]
     starts.clear()
-    expected = bits(state.held)
+    expected = bits(state.base_model)
     state, report = fed.server.run_round(state, fed.exchange())
     assert report.accepted == [0, 1, 2, 3, 4]
     assert dict(starts) == dict.fromkeys(range(5), expected)
@@ -271,7 +271,7 @@ def test_changes_are_added_to_no_model_but_the_one_they_build_on():
     state = fed.run(3)
     header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 3), 1 << 20)
     kept = fed.memories[3].settle(state.accepted[3])
-    assert torch.equal(read_model(header, payload, fed.task, kept), state.held)
+    assert torch.equal(read_model(header, payload, fed.task, kept), state.base_model)
     for wrong in ({}, {**kept, "held_round": kept["held_round"] - 1}, {**kept, "held_round": kept["held_round"] + 1}):
         with pytest.raises(Rejected) as refusal:
             read_model(header, payload, fed.task, wrong)
@@ -325,7 +325,7 @@ def test_changes_go_well_with_server_optimizers_and_averages():
     state = fed.run(6)
     assert state.vectors.keys() == {"m", "v", "average", "held"}
     assert torch.equal(state.shown, state.vectors["average"])
-    near, far = (float((state.held - other).norm()) for other in (state.model, fed.server.begin().model))
+    near, far = (float((state.base_model - other).norm()) for other in (state.model, fed.server.begin().model))
     assert near < far / 10
 
 
@@ -395,7 +395,7 @@ def test_a_grid_holds_no_value_beyond_what_a_model_may_have():
 def test_a_sum_with_too_many_steps_is_sent_as_floats():
     fed = Federation(broadcast_codec=GRID)
     state = fed.run(3)
-    far = state.held.clone()
+    far = state.base_model.clone()
     start = snap(fed.task.initial(fed.server.seeds.run))
     place = int(start.argmin())
     far[place], far[place - 1] = 1024.0, start[place - 1] + 2.0**-14
@@ -415,7 +415,7 @@ def test_a_client_that_is_too_far_behind_gets_all_since_the_start(starts):
     assert whole.codec == "since start"
     starts.clear()
     fed.run(1, state)
-    assert {start for _, start in starts} == {bits(state.held)}
+    assert {start for _, start in starts} == {bits(state.base_model)}
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int4", "grid-100%"])
@@ -425,7 +425,7 @@ def test_all_since_the_start_is_for_a_grid_only(codec):
     header, payload = unpack(BroadcastHeader, fed.server.broadcast(state, 0, 3), 1 << 20)
     other = Federation(broadcast_codec=codec, clients_per_round=5)
     if codec.startswith("grid"):
-        assert torch.equal(read_model(header, payload, other.task, {}), state.held)
+        assert torch.equal(read_model(header, payload, other.task, {}), state.base_model)
         return
     with pytest.raises(Rejected) as refusal:
         read_model(header, payload, other.task, {})

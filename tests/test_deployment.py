@@ -30,7 +30,7 @@ from fedmlh.federated.client import Client, Memory
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
 from fedmlh.sites.agreement import Agreement
-from fedmlh.sites.federation import Enrolment, Federation, Yardstick
+from fedmlh.sites.federation import Enrolment, Federation, ServerPoints
 from fedmlh.sites.memory import MemoryFile
 from fedmlh.sites.site import Site, create_site, read_points
 from fedmlh.storage import read_checked, write_checked
@@ -59,8 +59,8 @@ BASE = Config(
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     data = load(write_text(tmp_path / "data/server", TEXTS["server"], CATALOGUE), text_dim=BASE.text_dim)
-    yardstick = Yardstick(data, LabelCounts.of(data.train))
-    return Federation.create(tmp_path / "fed", BASE, yardstick, address="127.0.0.1:9092", sites=("north", "south"))
+    points = ServerPoints(data, LabelCounts.of(data.train))
+    return Federation.create(tmp_path / "fed", BASE, points, address="127.0.0.1:9092", sites=("north", "south"))
 
 
 def make_site(federation: Federation, name: str) -> Site:
@@ -229,7 +229,7 @@ def test_a_site_answers_as_a_client_in_process_does(
         update, memory = client.answer(message, memory)
         return update
 
-    server.sample = lambda round_number, attempt: [0]  # type: ignore[method-assign]
+    server.sample = lambda round_index, attempt: [0]  # type: ignore[method-assign]
     for number in range(1, 4):
         # A broadcast that is answered and comes to nothing.
         lost = server.broadcast(state, 7, 0)
@@ -268,7 +268,7 @@ def test_a_site_that_lost_what_it_kept_says_so(federation: Federation) -> None:
     agreement.save(federation.path / "public")
     site = make_site(Federation(federation.path), "north")
     server = Server(agreement.task, {0: len(site.points.train)}, CPU)
-    server.sample = lambda round_number, attempt: [0]  # type: ignore[method-assign]
+    server.sample = lambda round_index, attempt: [0]  # type: ignore[method-assign]
     state, _ = server.run_round(server.begin(), lambda sampled, outbox: [(0, site.answer(outbox(0)))])
     message = server.broadcast(state, 0, 0)
     assert site.answer(message)
@@ -310,9 +310,9 @@ def test_a_checked_file_is_whole_or_refused(tmp_path: Path) -> None:
 def test_the_yardstick_is_read_as_it_was_written(federation: Federation, tmp_path: Path) -> None:
     data = open_dataset(Config(synthetic_points=50, synthetic_features=20, synthetic_labels=12))
     counts = LabelCounts.of(data.train)
-    Yardstick(data, counts).save(tmp_path / "yardstick")
+    ServerPoints(data, counts).save(tmp_path / "yardstick")
     plain = _changed(federation.agreement, labels=data.labels, text=None)
-    again = Yardstick.load(tmp_path / "yardstick", plain)
+    again = ServerPoints.load(tmp_path / "yardstick", plain)
     assert again.dataset.fingerprint == data.fingerprint
     assert again.frequencies.counts.tolist() == counts.counts.tolist()
     assert isinstance(again.dataset, Dataset)

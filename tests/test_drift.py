@@ -16,7 +16,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.drift.vrl_sgd import find_delta
 from fedmlh.federated.messages import Reason
 from fedmlh.model.forward import forward
-from fedmlh.model.local_training import Shard, draw_orders, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
@@ -113,7 +113,7 @@ def test_a_correction_of_zero_changes_no_bit_of_sgd():
     """Rows that are updated without need, by nothing, stay what they are."""
     X, Y = POINTS[1]
     shard, stack, recipe = (
-        Shard((X,), (Y, Y[:, ::-1].tocsr())),
+        HashedShard((X,), (Y, Y[:, ::-1].tocsr())),
         Stack(2, D, (5,), P),
         Recipe("softmax", "sgd", 0.3, 2, 7),
     )

@@ -13,7 +13,7 @@ from federation import Federation
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.task import Task
-from fedmlh.model.local_training import Shard, draw_orders, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.randomness import generator
@@ -169,7 +169,7 @@ def test_a_stack_trains_as_its_sub_models_would_alone(optimizer, maps):
     Z = (rng.random((tables, n, B)) < 0.3).astype(np.float32)
     stack = Stack(tables, D, (8, 6), B)
     start = stack.initial(1)
-    shard = Shard(tuple(csr_matrix(x) for x in X), tuple(csr_matrix(z) for z in Z))
+    shard = HashedShard(tuple(csr_matrix(x) for x in X), tuple(csr_matrix(z) for z in Z))
     recipe = Recipe("bce", optimizer, RATES[optimizer], epochs=3, batch_size=5)
     flat, loss = train_shard(stack, start, shard, recipe, draw_orders(n, recipe, np.random.default_rng(9)))
 
@@ -189,7 +189,7 @@ def test_training_leaves_the_model_it_starts_from():
     start = stack.initial(0)
     kept = start.clone()
     X, Y = make_clients()
-    shard = Shard((csr_matrix(X[0]),), (csr_matrix(Y[0][:, :B]),) * 2)
+    shard = HashedShard((csr_matrix(X[0]),), (csr_matrix(Y[0][:, :B]),) * 2)
     recipe = Recipe("softmax", "adam", 0.1, epochs=1, batch_size=4)
     moved, _ = train_shard(stack, start, shard, recipe, draw_orders(len(shard), recipe, np.random.default_rng(0)))
     assert torch.equal(start, kept)

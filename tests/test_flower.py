@@ -159,7 +159,7 @@ def test_a_failure_at_a_site_leaves_it_as_a_code(tmp_path: Path, capsys: pytest.
     question = Message(wrap(b"nonsense"), 1, "train")
     question.metadata.__dict__.update(_message_id="m", _src_node_id=1, _run_id=1)
     context = type("Context", (), {"node_config": {"site": str(tmp_path / "canary")}})()
-    reply = client_app.train(question, context)
+    reply = client_app.answer_broadcast(question, context)
     record = reply.content["fedmlh"]
     assert dict(record) == {"refused": "client failed"}
     assert "canary" not in repr(reply.content)
@@ -208,13 +208,13 @@ def test_sites_train_to_the_bits_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_federation_of_which_nobody_comes_ends_with_a_sentence(tmp_path: Path) -> None:
-    from fedmlh.sites.flower.processes import train
+    from fedmlh.sites.flower.processes import supervise
     from fedmlh.sites.flower.waiting import Patience
 
     config = CONFIG.replace(deadline=1, max_attempts=2)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with pytest.raises(UserError, match=r"round 1 was given up after 2 attempts .* not connected"):
-        train(federation, print, patience=Patience(minutes=0))
+        supervise(federation, print, patience=Patience(minutes=0))
     assert federation.read_outcome()[0]
 
 

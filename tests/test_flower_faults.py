@@ -71,7 +71,7 @@ def test_a_site_that_is_killed_comes_back(rehearsal: Rehearsal) -> None:
         for pid in rehearsal.find("fedmlh.sites.flower.supernode", site):
             os.kill(pid, signal.SIGKILL)
         refused = rehearsal.check(start)
-    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.find_client_id(site)}
 
 
 def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
@@ -81,7 +81,7 @@ def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
         time.sleep(1.5)  # killed at birth it would just be started again; now it is at work
         os.kill(client, signal.SIGKILL)
         refused = rehearsal.check(start)
-    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(site)}
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.find_client_id(site)}
 
 
 def test_a_site_that_stops_for_a_while(rehearsal: Rehearsal) -> None:

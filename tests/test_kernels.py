@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix, random_array
 
 from fedmlh.model import local_training
-from fedmlh.model.local_training import Shard, draw_orders, train_plain, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, train_plain, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 from fedmlh.parts import OWN
@@ -146,7 +146,7 @@ def test_the_exponential_is_that_of_float32():
 
 def test_the_same_bits_alone_and_side_by_side():
     stack, features, buckets, _ = make_case((32, 16), 1, inputs=200, outputs=60, n=300)
-    shard, start, recipe = Shard(features, buckets), stack.initial(3), Recipe("bce", "adam", 1e-2, 2, 20)
+    shard, start, recipe = HashedShard(features, buckets), stack.initial(3), Recipe("bce", "adam", 1e-2, 2, 20)
 
     def work(_):
         return train_shard(stack, start, shard, recipe, draw_orders(300, recipe, np.random.default_rng(5)))
@@ -184,7 +184,7 @@ def test_the_same_bits_just_compiled_and_from_the_cache(tmp_path):
 
 def test_without_numba_training_gives_the_same_model(monkeypatch):
     stack, features, buckets, _ = make_case((7,), 1)
-    shard, recipe = Shard(features, buckets), Recipe("softmax", "sgd", 0.3, 2, 10)
+    shard, recipe = HashedShard(features, buckets), Recipe("softmax", "sgd", 0.3, 2, 10)
     models = []
     for compiled in (local_training.compiled, None):
         monkeypatch.setattr(local_training, "compiled", compiled)

@@ -20,7 +20,7 @@ from fedmlh.federated.sharing import add_points, encode_points
 from fedmlh.federated.task import Task
 from fedmlh.model import local_training
 from fedmlh.model.forward import forward
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, full_gradient, train_shard
 from fedmlh.model.losses import find_loss
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -39,7 +39,7 @@ def points():
 
 def linear_case(points, hidden, loss="softmax", **settings):
     X, Y = points[1]
-    shard = Shard((X,), (Y, Y[:, ::-1].tocsr()))
+    shard = HashedShard((X,), (Y, Y[:, ::-1].tocsr()))
     return Stack(2, D, hidden, P), shard, Recipe(loss, "sgd", 0.3, 2, 7, **settings)
 
 

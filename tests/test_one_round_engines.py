@@ -85,14 +85,14 @@ def test_a_client_that_fails_or_takes_workers_down_is_left_out_and_named(cluster
                 os._exit(1)
             return super().answer(work)
 
-    class Crossed(engine.Stock):
+    class Crossed(engine.ClusterPoints):
         def member(self, client_id: int) -> Any:
             return super().member(5 if client_id == 3 else client_id)
 
     cluster.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "Worker", Fragile)
-        patch.setattr(engine, "Stock", Crossed)
+        patch.setattr(engine, "ClusterPoints", Crossed)
         patch.setattr(engine, "MAX_LOSSES", 1)
         run(BASE, DATA, tmp_path / "ray", engine=engine.live_on_ray, workers=1)
     found = left(tmp_path / "ray")

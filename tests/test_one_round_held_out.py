@@ -25,7 +25,7 @@ from fedmlh.federated.task import Task
 from fedmlh.oneround import holding
 from fedmlh.oneround.choose import RIDGES, Problem
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import HELD, SUMS, Respondent, spread
+from fedmlh.oneround.exchange import HELD_OUT, SUMS, Respondent, spread
 from fedmlh.oneround.holding import Extent, choose_ridge, is_held_out, measure_error, pick_outputs
 from fedmlh.oneround.points import round_points
 from fedmlh.oneround.sums import Sums
@@ -42,7 +42,7 @@ BASE = VARIANTS["labels, held out"]
 CPU = torch.device("cpu")
 #: Parts of the exchange as the log counts them.
 ALL, PART, RESULT = 1, 2, 3
-HELD_OUT = [name for name in VARIANTS if "held out" in name]
+WITH_HELD_OUT = [name for name in VARIANTS if "held out" in name]
 
 
 def weights(folder: Path) -> bytes:
@@ -108,7 +108,7 @@ def errors(config: Config, data: Dataset) -> dict[float, float]:
     return found
 
 
-@pytest.mark.parametrize("name", HELD_OUT)
+@pytest.mark.parametrize("name", WITH_HELD_OUT)
 def test_the_squared_error_of_sums_is_that_of_their_points(name: str) -> None:
     config = VARIANTS[name]
     X, Y, held_X, held_Y = parts(config, DATA)
@@ -138,10 +138,10 @@ def test_outputs_are_spread_from_the_most_frequent_to_the_rarest(monkeypatch: py
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("held-out")
-    return {name: run(VARIANTS[name], DATA, folder / name).folder for name in HELD_OUT}
+    return {name: run(VARIANTS[name], DATA, folder / name).folder for name in WITH_HELD_OUT}
 
 
-@pytest.mark.parametrize("name", HELD_OUT)
+@pytest.mark.parametrize("name", WITH_HELD_OUT)
 def test_lambda_is_the_best_on_the_held_out_points_and_all_points_are_in_the_model(
     name: str, finished: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -158,7 +158,7 @@ def test_lambda_is_the_best_on_the_held_out_points_and_all_points_are_in_the_mod
     assert record["test"]["precision"] == summary["precision"]
 
 
-@pytest.mark.parametrize("name", HELD_OUT)
+@pytest.mark.parametrize("name", WITH_HELD_OUT)
 @pytest.mark.parametrize("number", [1, 10, 100])
 @pytest.mark.parametrize("partition", [{"partition": "iid"}, {"partition": "dirichlet", "dirichlet_alpha": 0.05}])
 def test_whoever_holds_which_point_lambda_and_weights_are_the_same(
@@ -267,7 +267,7 @@ def test_who_sends_no_held_out_sums_is_named_and_its_points_count_all_the_same(
     assert weights(resumed.folder) == weights(finished["labels, held out"])
 
 
-@pytest.mark.parametrize("name", HELD_OUT)
+@pytest.mark.parametrize("name", WITH_HELD_OUT)
 def test_the_log_replays(name: str, finished: dict[str, Path], tmp_path: Path) -> None:
     replay(*read_log(RunFolder(finished[name])), DATA, tmp_path / "again")
     assert differing(tmp_path / "again", finished[name]) == []
@@ -286,7 +286,7 @@ class Door:
         self.desk = Desk(self.task, {1: 60, 2: 70})
         self.terms = Terms(Counts.of(DATA.train.X), config.feature_slots, weigh=False)
         self.num_slots = self.terms.slots(self.desk.seeds).count
-        self.held = self.client.reply(self.desk.request(HELD, 2, self.terms.encode()))
+        self.held = self.client.reply(self.desk.request(HELD_OUT, 2, self.terms.encode()))
         self.sums = self.client.reply(self.desk.request(SUMS, 2, self.terms.encode()))
         self.whole = self.desk.read_sums(2, self.sums, self.terms, self.num_slots)
         self.header, self.payload = unpack(StatisticsHeader, self.held, 2**20)
@@ -303,7 +303,7 @@ class Door:
         return pack(dataclasses.replace(self.header, examples=sums.points), encode_sums(sums, self.bits))
 
 
-@pytest.fixture(scope="module", params=HELD_OUT)
+@pytest.fixture(scope="module", params=WITH_HELD_OUT)
 def door(request: pytest.FixtureRequest) -> Door:
     return Door(VARIANTS[request.param])
 
@@ -474,7 +474,7 @@ def test_nobody_holds_points_out_where_that_was_not_agreed_on() -> None:
     for change in ({"validation_fraction": 0.1}, {"ridge": 1.0}):
         task = Task(BASE.replace(**change), DATA.num_features, DATA.num_labels)
         client = Respondent(task, 2, DATA.train.X[:60], DATA.train.Y[:60], DATA.labels)
-        request = Desk(task, {2: 60}).request(HELD, 2, Terms(Counts.of(DATA.train.X), 0, weigh=False).encode())
+        request = Desk(task, {2: 60}).request(HELD_OUT, 2, Terms(Counts.of(DATA.train.X), 0, weigh=False).encode())
         with pytest.raises(Rejected, match="nobody has agreed") as refused:
             client.reply(request)
         assert refused.value.reason == Reason.CONFIG
@@ -485,7 +485,7 @@ def test_too_small_a_part_on_either_side_is_not_sent() -> None:
     door = Door(BASE)
     rows = is_held_out(DATA.train.X)
     inside, outside = np.flatnonzero(rows), np.flatnonzero(~rows)
-    request = door.desk.request(HELD, 2, door.terms.encode())
+    request = door.desk.request(HELD_OUT, 2, door.terms.encode())
     for held, rest, sent in ((5, 5, True), (4, 30, False), (20, 4, False), (5, 40, True)):
         chosen = np.concatenate([inside[:held], outside[:rest]])
         client = Respondent(door.task, 2, DATA.train.X[chosen], DATA.train.Y[chosen], DATA.labels, least=5)

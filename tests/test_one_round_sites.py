@@ -29,7 +29,7 @@ from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.oneround import budget
 from fedmlh.oneround.desk import Desk
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS, Respondent
+from fedmlh.oneround.exchange import COUNTS, HELD_OUT, SUMS, Respondent
 from fedmlh.oneround.holding import is_held_out
 from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.runs.folder import RunFolder
@@ -41,7 +41,7 @@ from fedmlh.sites.flower import grid as grid_module
 from fedmlh.sites.flower.evaluation import answer_question
 from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
 from fedmlh.sites.flower.processes import largest_reply
-from fedmlh.sites.flower.training import train
+from fedmlh.sites.flower.training import train_federation
 from fedmlh.sites.site import Site
 from fedmlh.sites.site_model import make_site_model
 from fedmlh.sizing import list_open
@@ -101,7 +101,7 @@ class SiteGrid:
                 raise Killed
             self.life -= 1
             context = type("Context", (), {"node_config": {"site": str(self.folders[node])}})()
-            replies.append(client_app.train(question, context))
+            replies.append(client_app.answer_broadcast(question, context))
         return replies
 
 
@@ -122,7 +122,7 @@ def make(folder: Path, config: Config = BASE) -> Federation:
 def test_sites_give_the_bits_of_one_process(in_process: dict[str, Path], tmp_path: Path) -> None:
     for name, config in VARIANTS.items():
         federation = make(tmp_path / name, config)
-        train(federation, SiteGrid(federation))
+        train_federation(federation, SiteGrid(federation))
         assert differing(federation.run.path, in_process[name]) == []
         assert replay_loopback(federation, DATA, tmp_path / f"{name}-replay")
 
@@ -135,7 +135,7 @@ def test_every_site_can_make_the_model_of_what_it_was_sent(tmp_path: Path) -> No
         federation = make(tmp_path / name, config)
         with pytest.raises(UserError, match="no result of one round"):
             make_site_model(Site(federation.path / "site-0"), tmp_path / "early", print)
-        train(federation, SiteGrid(federation))
+        train_federation(federation, SiteGrid(federation))
         sent.add(federation.run.read_summary()["delivered"]["what"])
         expected = (federation.run.model / "weights.safetensors").read_bytes()
         for site in ("site-0", "site-3"):
@@ -161,14 +161,14 @@ def test_a_server_that_dies_at_any_reply_goes_on_from_there(
         grids.append(SiteGrid(federation))
         grids[-1].life = 1
         with pytest.raises(Killed):
-            train(federation, grids[-1])
+            train_federation(federation, grids[-1])
     assert [len(grid.asked) for grid in grids[: BASE.num_clients]] == [6, 5, 4, 3, 2, 1 + 6]
     with monkeypatch.context() as patch:  # killed when all but the summary is written
         patch.setattr(RunFolder, "write_summary", lambda folder, summary: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            train(federation, SiteGrid(federation))
+            train_federation(federation, SiteGrid(federation))
     last = SiteGrid(federation)
-    train(federation, last)
+    train_federation(federation, last)
     assert len(last.asked) == BASE.num_clients  # sent the result once more, and asked for nothing
     assert differing(federation.run.path, in_process["labels"]) == []
 
@@ -177,14 +177,14 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
     in_process: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = make(tmp_path / "fed")
-    train(federation, SiteGrid(federation))
+    train_federation(federation, SiteGrid(federation))
     for name in ("counts.bin", "sums.bin", "terms.bin"):
         path = federation.run.checkpoints / name
         whole = bytearray(path.read_bytes())
         whole[200] ^= 1  # in the first message
         path.write_bytes(whole[:-5])
     grid = SiteGrid(federation)
-    train(federation, grid)
+    train_federation(federation, grid)
     assert len(grid.asked) == 4 + BASE.num_clients  # and the result for all
     found, expected = (
         folder / "model" / "weights.safetensors" for folder in (federation.run.path, in_process["labels"])
@@ -194,7 +194,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
 
 def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=4))
-    train(federation, SiteGrid(federation, away=[1], silent=[4]))
+    train_federation(federation, SiteGrid(federation, away=[1], silent=[4]))
     *asked, sent = federation.run.read_participation()
     assert sent.sampled == sent.accepted == [0, 2, 3, 5]
     for line in asked:
@@ -211,7 +211,7 @@ def test_a_site_that_connects_before_the_deadline_is_asked(in_process: dict[str,
     federation = make(tmp_path / "fed", BASE.replace(deadline=60, quorum=4))
     grid = SiteGrid(federation, away=[1])
     grid.looks = 10
-    train(federation, grid)
+    train_federation(federation, grid)
     assert differing(federation.run.path, in_process["labels"]) == []
 
 
@@ -220,8 +220,8 @@ def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
 ) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
     with pytest.raises(UserError, match=r"only 5 clients sent counts that can be used, .*\(client 1: not connected"):
-        train(federation, SiteGrid(federation, away=[1]))
-    train(federation, SiteGrid(federation))
+        train_federation(federation, SiteGrid(federation, away=[1]))
+    train_federation(federation, SiteGrid(federation))
     assert left(federation.run.path)["weights.safetensors"] == left(in_process["labels"])["weights.safetensors"]
 
 
@@ -260,7 +260,7 @@ def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_goes_on(tmp
     for least in (2, 16):
         config = base.replace(min_site_points=least)
         federation = make(tmp_path / f"{least}", config)
-        train(federation, SiteGrid(federation))
+        train_federation(federation, SiteGrid(federation))
         small = [client for client, count in sorted(held.items()) if count < least]
         assert len(small) == (1 if least == 2 else 6)
         lines = federation.run.read_participation()
@@ -276,7 +276,7 @@ def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_goes_on(tmp
 
 def held_out_request(task: Task, client: int) -> bytes:
     terms = Terms(Counts.of(DATA.train.X), task.config.feature_slots, weigh=False)
-    return Desk(task, {client: 10**6}).request(HELD, client, terms.encode())
+    return Desk(task, {client: 10**6}).request(HELD_OUT, client, terms.encode())
 
 
 def test_a_site_holds_nothing_out_where_the_server_has_points(tmp_path: Path) -> None:
@@ -293,9 +293,9 @@ def test_a_server_without_points_says_so_and_sites_are_told_what_it_asks_for(
     init = ("federation", "init", fed, "one-round", "--data", server, "--address", "127.0.0.1:9092", "--sites", "north")
     assert call(*init, "--set", "min_site_points=2", "--set", "validation_fraction=0") == 0
     assert "choose nothing, and are not trained on" in capsys.readouterr().err.replace("\n", " ")
-    yardstick = Federation(fed).yardstick()
-    assert len(yardstick.dataset.train) == 0 < len(yardstick.dataset.test)
-    assert yardstick.frequencies.counts.sum() > 0
+    points = Federation(fed).server_points()
+    assert len(points.dataset.train) == 0 < len(points.dataset.test)
+    assert points.frequencies.counts.sum() > 0
     prepare = ("site", "prepare", fed / "public", "--site", "north", "--data", server, "--out", tmp_path / "north")
     assert call(*prepare) == 2
     assert "with each other word at this site, and the same in a tenth of its points;" in (
@@ -420,7 +420,7 @@ def test_recommended_asks_real_sites_for_no_statistics(tmp_path: Path, capsys: p
     assert call(*init, "--sites", "north,south", "--set", "top_k=1") == 0
     shown = capsys.readouterr().err.replace("\n", " ")
     assert "networks in rounds: --set training=one-round needs sites that agree" in shown
-    assert "sites know labels by name, so they are hashed, few as they are" in shown
+    assert "sites know labels by name, so even these few are hashed" in shown
     settled = Config.load(tmp_path / "fed" / "public" / "config.toml")
     assert (settled.training, settled.label_key, settled.label_map) == ("rounds", "name", "murmur3")
     assert (settled.num_clients, settled.clients_per_round) == (2, 2)

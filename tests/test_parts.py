@@ -19,7 +19,7 @@ from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.own import AddedMetrics
 from fedmlh.federated.task import Task
-from fedmlh.model.local_training import Shard, train_shard
+from fedmlh.model.local_training import HashedShard, train_shard
 from fedmlh.model.losses import Loss, binary_cross_entropy
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -143,7 +143,7 @@ def test_a_loss_without_a_compiled_loop_trains_as_it_says():
     parts.register("loss", "plain bce", Loss(binary_cross_entropy, functional.logsigmoid))
     rng = np.random.default_rng(0)
     stack = Stack(2, 20, (5,), 8)
-    shard = Shard(
+    shard = HashedShard(
         (csr_matrix(rng.random((30, 20)).astype(np.float32)),),
         tuple(csr_matrix((rng.random((30, 8)) < 0.2).astype(np.float32)) for _ in range(2)),
     )

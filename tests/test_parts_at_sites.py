@@ -254,7 +254,7 @@ def test_sums_of_several_sites_give_what_one_process_gives(name: str) -> None:
 def test_a_site_reports_sums_from_which_the_server_has_the_values(federation: Federation) -> None:
     site, task = Site(federation.path / "site-0"), federation.agreement.task
     seeds, model, own = task.draw_seeds(), task.stack.initial(5), AddedMetrics.of(task)
-    message = ask(task, seeds, "run", 3, site.number, model)
+    message = ask(task, seeds, "run", 3, site.client_id, model)
     question, _ = unpack(QuestionHeader, message, len(message))
     answer = answer_question(site, message)
     held_out = len(site.points.held_out)

@@ -148,10 +148,10 @@ def test_a_client_finds_in_the_stock_what_it_would_have_made_of_its_points(setti
     task = Task(config, DATA.num_features, DATA.num_labels)
     shared = encode_points(division.shared) if len(division.shared) else b""
     population = Population(task, task.draw_seeds(), division.shards, shared, DATA.labels, torch.device("cpu"))
-    stock = engine.Stock.gather(population)
+    points = engine.ClusterPoints.gather(population)
     for number in division.shards:
-        expected, found = population.member(number).prepare(population.seeds), stock.shard(number)
-        assert stock.count(number) == len(found)
+        expected, found = population.member(number).prepare(population.seeds), points.shard(number)
+        assert points.count(number) == len(found)
         for one, two in zip(expected.features + expected.buckets, found.features + found.buckets, strict=True):
             assert one.shape == two.shape
             for part in ("data", "indices", "indptr"):

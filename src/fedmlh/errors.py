@@ -1,19 +1,19 @@
-"""What a user's mistake turns into: one sentence that says what is wrong, where, and what to do."""
+"""User errors: one sentence that says what is wrong, where, and what to do."""
 
 from pathlib import Path
 
 
 class UserError(Exception):
-    """A mistake outside the program; the command line prints its one sentence and exits with 2."""
+    """An error that the user can fix; the command line prints its one sentence and exits with code 2."""
 
 
 class BadLine(UserError):
-    """A line of a data file that cannot be what it should be."""
+    """A line of a data file that is not valid."""
 
     def __init__(self, path: Path | str, lineno: int, problem: str) -> None:
         super().__init__(f"{path}, line {lineno}: {problem}")
 
 
 def how_to_install(extras: str) -> str:
-    """Return the command that adds these extras, of a checkout: no package index has fedmlh."""
+    """Return the command that installs these extras from a checkout, since fedmlh is on no package index."""
     return f'pip install -c constraints.txt ".[{extras}]" in a checkout of fedmlh'

@@ -1,6 +1,6 @@
-"""One writer at a time in a folder, by a lock that ends with its process, however the process ends.
+"""One writer at a time per folder, by a lock that is released when its process ends, even if it is killed.
 
-Readers never lock. The lock is a file in the folder, which does not make the folder count as holding anything.
+Readers never lock. The lock is a file in the folder; a folder that holds nothing else counts as empty.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ class InUse(UserError):
 
 @contextmanager
 def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Be the only writer in a folder, or raise InUse after `wait` seconds; a folder that is missing is made.
+    """Hold the lock of a folder, which is created if it is missing; raise InUse if it stays taken for `wait` seconds.
 
-    A folder that was made for the lock and in which nothing was written is removed again.
+    A folder that was created for the lock is removed again if nothing was written to it.
     """
     try:
         made, handle = _enter(folder, time.monotonic() + wait)
@@ -53,7 +53,7 @@ def hold(folder: Path, wait: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def take_turns(path: Path) -> Iterator[None]:
-    """Let one process at a time into the block; `path` serves for nothing else. OSError if it cannot be made."""
+    """Let one process at a time into the block, by the lock file `path`; raise OSError if it cannot be created."""
     handle = _acquire(path, math.inf)
     try:
         yield
@@ -62,12 +62,12 @@ def take_turns(path: Path) -> Iterator[None]:
 
 
 def is_empty(folder: Path) -> bool:
-    """Say whether a folder holds nothing but perhaps a lock, or drafts that a process left when it died."""
+    """Say whether a folder is empty, apart from a lock and from drafts of processes that were killed."""
     return all(entry.name == LOCK or is_draft(entry.name) for entry in folder.iterdir())
 
 
 def is_free(folder: Path) -> bool:
-    """Say whether a folder is empty, and remove a lock that was left in it; InUse if somebody is about to fill it."""
+    """Say whether a folder is empty, and remove a lock file left in it; raise InUse if another process holds it."""
     if not is_empty(folder):
         return False
     with hold(folder):
@@ -78,14 +78,14 @@ def _enter(folder: Path, deadline: float, attempts: int = 10) -> tuple[list[Path
     try:
         return _make(folder), _acquire(folder / LOCK, deadline)
     except FileNotFoundError:
-        # A process that left may just have removed the folder, or one above it, because it had made it.
+        # Another process, which had created the folder or one above it, may have removed it just now.
         if attempts == 1:
             raise
         return _enter(folder, deadline, attempts - 1)
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the ones that were made, the innermost first."""
+    """Create a folder and its parents; return those that were missing, the innermost first."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return missing
@@ -96,10 +96,10 @@ def _acquire(path: Path, deadline: float) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it may have removed the file between the two calls: then this lock guards nothing.
+            # The last holder may have removed the file between the two calls: then this lock guards nothing.
             if is_same(handle, path):
                 if os.fstat(handle).st_nlink > 1:
-                    raise OSError(errno.EMLINK, f"{LOCK} is another file as well")
+                    raise OSError(errno.EMLINK, f"{LOCK} has a second hard link")
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle

@@ -1,8 +1,8 @@
-"""Parts by name: whatever a config chooses by a name, and what users add to it.
+"""Parts: everything that a config chooses by name, both our own and what users add.
 
 Our own parts register themselves as users' parts do, when the file that holds them is first needed. Users' parts come
 from Python or, on the command line, from a file (`--parts FILE.py`). Runs, models and agreements record name, origin
-and hash of each part that is not ours, and refuse another one of the same name.
+and hash of each part of a user, and refuse a different part of the same name.
 """
 
 import difflib
@@ -60,7 +60,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class Foreign:
-    """Where a part comes from that is not ours."""
+    """The origin of a part that a user registered."""
 
     origin: str
     sha256: str
@@ -70,7 +70,7 @@ _parts: dict[tuple[str, str], Any] = {}
 _foreign: dict[tuple[str, str], Foreign] = {}
 #: Names and contents of the files that were loaded, by the modules that they became.
 _files: dict[str, tuple[str, bytes]] = {}
-#: While a file of parts is executed: what its parts are recorded with.
+#: The origin of the parts that are registered while their file is executed.
 _loading: list[Foreign] = []
 
 
@@ -108,7 +108,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def check(kind: str, name: Any, also: tuple[str, ...] = ()) -> str:
-    """Return a name that a part has, or raise a ValueError that says which there are (and `also`)."""
+    """Return a name if a part has it; else raise a ValueError that lists the names that exist, and `also`."""
     known = list_names(kind)
     if isinstance(name, str) and name in known:
         return name
@@ -140,13 +140,13 @@ def load_parts(path: Path | str) -> None:
 
 
 def load_source(file: str, source: bytes) -> None:
-    """Execute what a file of that name holds, once."""
+    """Execute the source of a file of parts, once."""
     foreign = Foreign(file, hashlib.sha256(source).hexdigest())
     name = f"{_PACKAGE}_parts_{foreign.sha256[:16]}"
     if name in sys.modules:
         return
     module = types.ModuleType(name)
-    # As a module of its own name, so that objects of its classes can go to another process and back.
+    # The file becomes a module with a name, so that objects of its classes can be pickled.
     sys.modules[name] = module
     _loading.append(foreign)
     try:
@@ -164,7 +164,7 @@ def load_source(file: str, source: bytes) -> None:
 
 
 def list_sources() -> list[tuple[str, bytes]]:
-    """Return names and contents of the files that were loaded, for a process that has to load them as well."""
+    """Return names and contents of the files that were loaded, so that another process can load them."""
     return list(_files.values())
 
 
@@ -182,7 +182,7 @@ def find_sources(recorded: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, 
 
 @contextmanager
 def blame(kind: str, name: str, over: str = "") -> Iterator[None]:
-    """Turn what goes wrong in a part of a user into a UserError that names the part, the line and what it was over."""
+    """Turn an error in a user's part into a UserError that names the part, the line and its input (`over`)."""
     try:
         yield
     except (UserError, MemoryError):
@@ -197,7 +197,7 @@ def blame(kind: str, name: str, over: str = "") -> Iterator[None]:
 
 
 def _find_line(error: BaseException, file: str) -> int:
-    """Return the last line of a file of parts that an error came through; 0 if it came through none."""
+    """Return the last line of `file` in the traceback of an error; 0 if there is none."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if Path(frame.f_code.co_filename).name == file]
     return lines[-1] if lines else 0
 

@@ -1,4 +1,4 @@
-"""Every random choice in a run comes from here, keyed by what it is for (law 1: randomness is an argument)."""
+"""Generators for every random choice of a run, keyed by purpose: randomness is an argument, never global."""
 
 from zlib import crc32
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """A generator that depends on (seed, purpose, key) alone: never on what was drawn before."""
+    """Return a generator that depends on (seed, purpose, key) alone, never on earlier draws."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, crc32(purpose.encode()), *key])))

@@ -1,4 +1,4 @@
-"""Sizes from the data and a byte budget: how many tables, buckets and features, how wide, and how clients train.
+"""Sizes from data and a byte budget: tables, buckets, features, width, and how clients train.
 
 The rules were fitted on validation parts by experiments/networks.py (docs/recipe.md). Labels are hashed into many
 small tables, each with its own hashed features, since an ensemble of different small networks beats one large network
@@ -18,26 +18,26 @@ from fedmlh.errors import UserError
 
 #: What sizes = "auto" chooses, beside a learning_rate or learning_rate_decay of 0 and a loss_tau of -1.
 SIZED = tuple(name for name, setting in SETTINGS.items() if setting.sized == "chosen")
-#: What it may change with them: few labels need no hashing, few features neither.
+#: Settings that may change with the sizes: few labels or few features need no hashing.
 _CHANGED = {name for name, setting in SETTINGS.items() if setting.sized == "changed"}
-#: Values that stand for a choice that the data makes; with sizes "auto" the sizes are open as well.
+#: Values that leave a setting to the data; with sizes "auto" the sizes are left to it as well.
 OPEN = {name: setting.open for name, setting in SETTINGS.items() if setting.open is not None}
-#: Networks that correct a linear model get what networks alone get, divided by this, and at least this many bytes.
+#: Networks that correct a linear model get the budget of networks alone divided by this, but at least this many bytes.
 _BESIDE, _LEAST_BESIDE = 4, 1 << 20
-#: Fewer inputs or a narrower hidden layer are no network worth training; a wider one is no use, whatever the budget.
+#: A network with fewer inputs or a narrower hidden layer is not worth training; a wider one does not help.
 FEWEST_INPUTS, FEWEST_BUCKETS, NARROWEST, WIDEST = 64, 32, 8, 4096
 #: FedAvg hashes its features if its hidden layer would be narrower.
 _NARROWEST_ALONE = 16
-#: The linear model of one round: most labels with a column each; if there are more, buckets in this many tables.
+#: One round has a column per label for up to this many labels; else buckets in this many tables.
 MOST_OUTPUTS, _MOST_BUCKETS, _ONE_ROUND_TABLES = 50_000, 40_000, 8
-#: The part of a budget that surrounds the parameters in a message.
+#: The bytes of a message beside the parameters.
 _HEADER = 1 << 10
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the rules see of the data; None if unknown."""
+    """The sizes of the data that the rules use; None if unknown."""
 
     features: int
     labels: int
@@ -55,7 +55,7 @@ class Shape:
 class Rule:
     """The constants of the rules, as fitted on validation parts."""
 
-    #: Bytes of model per d·√p, between the least and the most.
+    #: Bytes of a model per d·√p, between the least and the most.
     bytes_per_cell: float = 40.0
     least_budget: int = 4 << 20
     most_budget: int = 48 << 20
@@ -63,11 +63,11 @@ class Rule:
     roots: float = 8.0
     #: Features of a table per root of its parameters.
     inputs: float = 5.5
-    #: MiB of model per table; tables between the least and the most.
+    #: MiB of a model per table; tables between the least and the most.
     mib_per_table: float = 3.0
     least_tables: int = 8
     most_tables: int = 16
-    #: More of them, up to a limit, while the hidden layer stays as wide as this share of the outputs.
+    #: More tables, up to a limit, as long as the hidden layer is at least this share of the outputs wide.
     width_share: float = 0.25
     most_narrow_tables: int = 32
     #: Adam's learning rate in the first round, times the root of the width; the steps of a client in which it halves;
@@ -84,41 +84,41 @@ class Rule:
     most_tau_alone: float = 0.25
 
     def budget(self, shape: Shape) -> int:
-        """Return bytes of model if nobody set a limit."""
+        """Return the bytes of a model if the config sets no limit."""
         return round(min(self.most_budget, max(self.least_budget, self.wish(shape))))
 
     def wish(self, shape: Shape) -> float:
-        """Return bytes of model beyond which more hardly helps."""
+        """Return the bytes of a model beyond which more bytes hardly help."""
         return self.bytes_per_cell * shape.features * math.sqrt(shape.labels)
 
     def tables(self, budget: int) -> int:
-        """Return R if labels are many."""
+        """Return R for a budget, if labels are hashed."""
         return min(self.most_tables, max(self.least_tables, round(budget / 2**20 / self.mib_per_table)))
 
-    def buckets(self, shape: Shape, numbers: int) -> int:
-        """Return B for a table of `numbers` parameters; if these are few, no more than it has features."""
-        wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(numbers))
+    def buckets(self, shape: Shape, parameters: int) -> int:
+        """Return B for a table of `parameters` parameters; if these are few, no more than it has features."""
+        wanted = min(self.roots * math.sqrt(shape.labels), self.inputs * math.sqrt(parameters))
         return min(shape.labels, max(FEWEST_BUCKETS, round(wanted)))
 
-    def fit(self, shape: Shape, numbers: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
-        """Return features and width of a network of `numbers` parameters; below a width of 8 none is worth training.
+    def fit(self, shape: Shape, parameters: int, outputs: int, *, whole: bool, alone: bool) -> tuple[int, int]:
+        """Return features and width of a network of `parameters` parameters; below a width of 8 none is worth training.
 
         If `whole`, features are not hashed. If `alone`, it is the one network of FedAvg.
         """
         narrowest = _NARROWEST_ALONE if alone else NARROWEST
-        most = (numbers - outputs) // narrowest - outputs - 1
+        most = (parameters - outputs) // narrowest - outputs - 1
         inputs = shape.features
         if not whole:
-            wanted = most if alone else min(most, round(self.inputs * math.sqrt(numbers)))
+            wanted = most if alone else min(most, round(self.inputs * math.sqrt(parameters)))
             inputs = min(inputs, max(FEWEST_INPUTS, wanted))
-        return inputs, min(WIDEST, fit_width(numbers, inputs, outputs))
+        return inputs, min(WIDEST, fit_width(parameters, inputs, outputs))
 
     def learning_rate(self, width: int) -> float:
         """Return Adam's learning rate in the first round for a hidden layer of that width."""
         return float(f"{self.rate / math.sqrt(width):.3g}")
 
     def decay(self, steps: float) -> float:
-        """Return what the learning rate is multiplied by after a round in which a client takes `steps` steps."""
+        """Return the factor on the learning rate after a round in which a client takes `steps` steps."""
         return round(max(self.least_decay, math.exp2(-steps / self.half_life)), 3)
 
     def tau(self, density: float, *, alone: bool) -> float:
@@ -138,7 +138,7 @@ def list_open(config: Config) -> set[str]:
     if config.sizes == "given":
         return names
     sized = names | {*SIZED} | _CHANGED
-    return sized - {"label_map", "num_tables"} if config.is_fedavg else sized  # which say that it is FedAvg
+    return sized - {"label_map", "num_tables"} if config.is_fedavg else sized  # these two make it FedAvg
 
 
 def choose_sizes(config: Config, shape: Shape, rule: Rule = RULE) -> tuple[Config, list[str]]:
@@ -156,10 +156,10 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
     alone = config.is_fedavg
 
     def fit_tables(budget: int, tables: int) -> tuple[int, int, int, int]:
-        numbers = numbers_within(budget, tables)
+        parameters = parameters_within(budget, tables)
         identity = alone or config.label_map == "identity"
-        outputs = shape.labels if identity else rule.buckets(shape, numbers)
-        return tables, outputs, *rule.fit(shape, numbers, outputs, whole=config.feature_map == "none", alone=alone)
+        outputs = shape.labels if identity else rule.buckets(shape, parameters)
+        return tables, outputs, *rule.fit(shape, parameters, outputs, whole=config.feature_map == "none", alone=alone)
 
     def fit(budget: int) -> tuple[int, int, int, int]:
         if alone:
@@ -186,9 +186,9 @@ def _choose_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, 
         changes = {"num_tables": tables, "num_buckets": outputs}
         if outputs == shape.labels and config.label_key == "id":
             changes["label_map"] = "identity"
-            reasons.append(f"{tables} tables with an output per label: hashing so few would save nothing")
+            reasons.append(f"{tables} tables with an output per label: hashing so few labels would save nothing")
         else:
-            why = "; sites know labels by name, so they are hashed, few as they are" if outputs == shape.labels else ""
+            why = "; sites know labels by name, so even these few are hashed" if outputs == shape.labels else ""
             reasons.append(f"{tables} tables of {outputs:,} buckets for {shape.labels:,} labels{why}")
     features = "features as they are" if inputs == shape.features else f"features hashed from {shape.features:,}"
     reasons.append(f"{inputs:,} {features}, one hidden layer of {width}: what the budget leaves")
@@ -215,7 +215,7 @@ def choose_training(
     reasons = []
     if config.learning_rate == 0:
         found["learning_rate"] = rule.learning_rate(width)
-        reasons.append(f"learning rate {found['learning_rate']:g}: wider layers want smaller ones")
+        reasons.append(f"learning rate {found['learning_rate']:g}: wider layers need smaller ones")
     if config.learning_rate_decay == 0:
         points = 1000.0 if shape.points is None else shape.points / max(1, config.num_clients)
         steps = max(1.0, points * config.local_epochs / config.batch_size)
@@ -248,8 +248,8 @@ def _choose_outputs(config: Config, shape: Shape) -> tuple[Config, list[str]]:
 
 
 def _settle_networks(config: Config, shape: Shape, rule: Rule) -> tuple[Config, list[str]]:
-    """Return the config with all that the networks beside a linear model depend on, beyond the sizes of the data."""
-    if config.validation_fraction == 0:  # which leaves no points to see by whether networks help
+    """Return the config with the settings of the networks beside a linear model, and the reasons."""
+    if config.validation_fraction == 0:  # no points would show whether networks help
         return config.replace(budget_mib=0.0, learning_rate=0.001, learning_rate_decay=1.0, loss_tau=0.0), []
     if config.budget_mib and config.learning_rate and config.learning_rate_decay and config.loss_tau >= 0:
         return config, []
@@ -279,7 +279,7 @@ def _make_networks(config: Config) -> Config:
 
 
 def describe_neighbours(shape: Shape, budget: int, rule: Rule = RULE) -> str:
-    """Say what half and twice the bytes would mean."""
+    """Say how much P@k would change with half and with twice the bytes."""
     half, twice = (estimate_gain(shape, budget, size, rule) for size in (budget / 2, 2 * budget))
     return f"about {half:+.1f} points of P@k with half of it, {twice:+.1f} with twice as much"
 
@@ -304,8 +304,8 @@ def find_least(fits: Callable[[int], bool], low: int) -> int:
     return high
 
 
-def numbers_within(budget: int, tables: int) -> int:
-    """Return the parameters of each table's network that a message within the budget can carry."""
+def parameters_within(budget: int, tables: int) -> int:
+    """Return how many parameters per table a message within the budget can carry."""
     return max(0, budget - _HEADER) // 4 // tables
 
 
@@ -322,10 +322,10 @@ def show_mib(size: int) -> str:
     return f"{math.ceil(size * 100 / 2**20) / 100:,.2f} MiB"
 
 
-def fit_width(numbers: int, inputs: int, outputs: int, depth: int = 1) -> int:
-    """Return the width of the widest equal hidden layers that `numbers` parameters allow; 0 or less if none fits."""
-    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ numbers
-    square, linear, rest = depth - 1, inputs + depth + outputs, numbers - outputs
+def fit_width(parameters: int, inputs: int, outputs: int, depth: int = 1) -> int:
+    """Return the width of the widest equal hidden layers that `parameters` parameters allow; 0 or less if none fits."""
+    # inputs·h + h + (depth − 1)(h² + h) + outputs·h + outputs ≤ parameters
+    square, linear, rest = depth - 1, inputs + depth + outputs, parameters - outputs
     if rest <= 0:
         return 0
     if square == 0:

@@ -14,7 +14,7 @@ from fedmlh.untrusted import MOST_BINARY, map_bytes, parse_json, read_bytes
 ContentT = TypeVar("ContentT", bytes, memoryview)
 FORMAT_VERSION = 1
 _SEAL = "manifest.json"
-#: The most bytes of a manifest: in a checkpoint it names a file per client, each in some 100 bytes.
+#: The most bytes of a manifest: in a checkpoint it names one file per client, in about 100 bytes each.
 _MOST_SEAL = 2**26
 
 
@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_checked(path: Path, content: bytes) -> None:
-    """Put a single file in place in one step, its own SHA-256 behind its content."""
+    """Put a file in place in one step, with the SHA-256 of its content at its end."""
     write_atomically(path, content + hashlib.sha256(content).digest())
 
 
@@ -45,9 +45,9 @@ def read_checked(path: Path) -> bytes:
 
 
 def write_sealed(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    """Make or replace a folder in one step; a Path stands for a file that is linked instead of written again.
+    """Create or replace a folder in one step; content given as a Path is hard-linked instead of written again.
 
-    The source of a link must come from a folder that write_sealed has written or Sealed has read.
+    Such a Path must lie in a sealed folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with draft_folder(folder.parent) as draft:
@@ -69,7 +69,7 @@ def write_sealed(folder: Path, files: Mapping[str, bytes | Path]) -> None:
 
 
 class Sealed:
-    """A sealed folder: what is read from it has the SHA-256 that its manifest names, or a UserError says so."""
+    """A sealed folder: a file that does not have the SHA-256 in the manifest is refused by a UserError."""
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         """Read the manifest; no link is followed below `root` (default: the folder itself)."""
@@ -93,7 +93,7 @@ class Sealed:
                 raise UserError(f"{folder / _SEAL} names a file that fedmlh never writes: {name!a}")
 
     def read(self, name: str, most: int) -> bytes:
-        """Return what a file of at most so many bytes holds; KeyError if the manifest does not name it."""
+        """Return the content of a file of at most `most` bytes; raise KeyError if the manifest does not name it."""
         return self._check(name, lambda path: read_bytes(path, most, self._root))
 
     def map(self, name: str, most: int) -> memoryview:
@@ -116,7 +116,7 @@ def _manifest(digests: Any, version: Any = FORMAT_VERSION) -> bytes:
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Rename a draft; what has its name already, be it a folder, a file or a link, goes."""
+    """Rename a draft to its final name; a folder, file or link of that name is removed."""
     if not os.path.lexists(folder):
         os.rename(draft, folder)
         return

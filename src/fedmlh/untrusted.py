@@ -1,4 +1,4 @@
-"""Files that may come from anyone: regular files only, never through a link, never more than such a file may hold."""
+"""Files that strangers may have written: only regular files, never through a link, never beyond a size limit."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def open_regular(path: Path, most: int, root: Path | None = None) -> BinaryIO:
-    """Open a regular file of at most so many bytes; links, pipes and devices are a UserError.
+    """Open a regular file of at most `most` bytes; raise UserError for links, pipes and devices.
 
     `root` is the folder that the user named (default: the file's own folder). It may be reached by a link; below it no
     link is followed.
@@ -32,9 +32,9 @@ def open_regular(path: Path, most: int, root: Path | None = None) -> BinaryIO:
     about = os.fstat(handle)
     problem = None
     if not stat.S_ISREG(about.st_mode):
-        problem = "is not a file, as it should be"
+        problem = "is not a regular file"
     elif about.st_size > most:
-        problem = f"has {about.st_size:,} bytes, and no such file has more than {most:,}"
+        problem = f"has {about.st_size:,} bytes, more than the {most:,} that such a file may have"
     if problem is not None:
         os.close(handle)
         raise UserError(f"{path} {problem}")
@@ -42,7 +42,7 @@ def open_regular(path: Path, most: int, root: Path | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path, most: int, root: Path | None = None) -> bytes:
-    """Return what a regular file holds, as open_regular opens it."""
+    """Return the content of a regular file, with the checks of open_regular."""
     with open_regular(path, most, root) as file:
         return file.read(min(most, os.fstat(file.fileno()).st_size))
 
@@ -55,7 +55,7 @@ def map_bytes(path: Path, most: int, root: Path | None = None) -> memoryview:
 
 
 def read_text(path: Path, most: int, root: Path | None = None) -> str:
-    """Return the text of a UTF-8 file, as open_regular opens it."""
+    """Return the text of a UTF-8 file, with the checks of open_regular."""
     try:
         return read_bytes(path, most, root).decode()
     except UnicodeDecodeError as error:
@@ -63,13 +63,13 @@ def read_text(path: Path, most: int, root: Path | None = None) -> str:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Return the value of UTF-8 JSON; ValueError also where a text in it holds half a character (a lone surrogate)."""
+    """Return the value of UTF-8 JSON; raise ValueError also for a string with half a character (a lone surrogate)."""
     text = content if isinstance(content, str) else content.decode()
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    # Such a text could neither be printed nor written. Whole characters may be escaped as two halves as well.
+    # Such a string could neither be printed nor written. Two halves that form one character are fine.
     if _HALF.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -87,7 +87,9 @@ def _open(path: Path, root: Path) -> int:
             inner = os.open(part, _FLAGS, dir_fd=handle)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise UserError(f"{here} is a link, which is not followed: put what it leads to in its place") from None
+                raise UserError(
+                    f"{here} is a link, and links are not followed: replace it by what it points to"
+                ) from None
             error.filename = str(here)
             raise
         finally:

@@ -55,7 +55,7 @@ def init(
     _need_flower()
     from fedmlh.evaluation.evaluate import LabelCounts
     from fedmlh.runs.remarks import describe_settings
-    from fedmlh.sites.federation import Federation, Yardstick
+    from fedmlh.sites.federation import Federation, ServerPoints
     from fedmlh.sizing import Shape, choose_sizes
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
@@ -78,11 +78,11 @@ def init(
     tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have {others}")
     if chosen.training == "one-round":
         tell("each site's operator must agree to show its statistics: fedmlh site prepare … --open-statistics")
-    yardstick = Yardstick(dataset, LabelCounts.of(dataset.train))
+    points = ServerPoints(dataset, LabelCounts.of(dataset.train))
     if chosen.validation_fraction == 0:
         tell(f"validation_fraction is 0: the training points of {data} choose nothing, and are not trained on")
-        yardstick = yardstick.without_validation()
-    federation = Federation.create(folder, chosen, yardstick, address=address, sites=names)
+        points = points.without_validation()
+    federation = Federation.create(folder, chosen, points, address=address, sites=names)
     for remark in describe_settings(federation.agreement.task):
         tell(remark)
     console.print(
@@ -106,14 +106,14 @@ def start(
     """Train at the server; a run that was stopped goes on where it was."""
     _need_flower()
     from fedmlh.sites.federation import Federation
-    from fedmlh.sites.flower.processes import train
+    from fedmlh.sites.flower.processes import supervise
     from fedmlh.sites.flower.waiting import Patience
     from fedmlh.sites.private import private_files
 
     federation = Federation(folder)
     how = "the same command goes on from the last finished round"
     with resumable(how), _watch(federation) as watch:
-        train(federation, tell, watch, patience=Patience(min_sites, wait))
+        supervise(federation, tell, watch, patience=Patience(min_sites, wait))
     with private_files():
         print_report([federation.run.path], federation.run.path / "report.html")
 
@@ -153,11 +153,11 @@ def status(folder: FolderArgument) -> None:
     federation = Federation(folder)
     enrolments, statuses = federation.enrolments(), find_statuses(federation)
     table = Table("site", "enrolled", "training points", "held out", "connection")
-    for number, name in enumerate(federation.agreement.sites):
-        enrolment = enrolments.get(number)
+    for client_id, name in enumerate(federation.agreement.sites):
+        enrolment = enrolments.get(client_id)
         cells = ["no", "", ""] if enrolment is None else ["yes", f"{enrolment.examples:,}", f"{enrolment.held_out:,}"]
         table.add_row(
-            name, *cells, "the server is not running" if statuses is None else statuses.get(number, "none yet")
+            name, *cells, "the server is not running" if statuses is None else statuses.get(client_id, "none yet")
         )
     console.print(table)
     ended, problem = federation.read_outcome()
@@ -219,7 +219,7 @@ def prepare(
     if (public / "public").is_dir():
         raise UserError(f"{public} is the server's folder: pass {public / 'public'}")
     agreement = Agreement.load(public)
-    agreement.number(site)
+    agreement.find_client_id(site)
     check_consent(agreement, site, open_statistics)  # before the data is read, which may take long
     points = read_points(agreement, data, data_format, tell)
     enrolment = create_site(out, agreement, site, points, open_statistics=open_statistics)

@@ -130,9 +130,9 @@ def compare(
             if isinstance(line, Remark):
                 said.add(line)
 
-        for folder, (entry, number) in plan.folders(out).items():
-            title = f"{entry.name}, seed {number}"
-            _run(entry.config.replace(seed=number), dataset, folder, resume, title=title, tell=tell_new)
+        for folder, (entry, seed) in plan.folders(out).items():
+            title = f"{entry.name}, seed {seed}"
+            _run(entry.config.replace(seed=seed), dataset, folder, resume, title=title, tell=tell_new)
         print_report(list(plan.folders(out)), out / "report.html", tables=True)
 
 

@@ -50,17 +50,17 @@ def divide(train: Split, config: Config) -> Division:
     assign = fit_partition(config, fit, rng)
     public = _draw_shared(len(fit), config)
     own = (np.setdiff1d(rows, public) if len(public) else rows for rows in assign(fit, rng))
-    dealt = {client: rows for client, rows in enumerate(own) if len(rows)}
+    rows_of = {client: rows for client, rows in enumerate(own) if len(rows)}
     if config.pooled:
-        dealt = {0: np.unique(np.concatenate(list(dealt.values())))}
-    shards = {client: fit.take(rows) for client, rows in dealt.items()}
+        rows_of = {0: np.unique(np.concatenate(list(rows_of.values())))}
+    shards = {client: fit.take(rows) for client, rows in rows_of.items()}
     if len(shards) < config.clients_per_round:
         raise UserError(
             f"only {len(shards)} of {config.num_clients} clients have any training point, a round needs "
             f"{config.clients_per_round} (clients_per_round): use fewer clients or another partition"
         )
     held_out = {client: rows for client, rows in enumerate(assign(validation, rng)) if len(rows)}
-    reached = len(np.unique(np.concatenate([public, *dealt.values()])))
+    reached = len(np.unique(np.concatenate([public, *rows_of.values()])))
     return Division(validation, fit.take(public), shards, held_out, reached, len(fit))
 
 

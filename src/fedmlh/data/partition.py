@@ -74,8 +74,8 @@ def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator)
             own = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
             parts[owner].append(own)
             belongs[own] = True
-        dealt = _deal(rng.permutation(np.flatnonzero(~belongs)), num_clients)
-        return [np.unique(np.concatenate([*own, rest])) for own, rest in zip(parts, dealt, strict=True)]
+        rest_of = _share_out(rng.permutation(np.flatnonzero(~belongs)), num_clients)
+        return [np.unique(np.concatenate([*own, rest])) for own, rest in zip(parts, rest_of, strict=True)]
 
     return assign
 
@@ -83,7 +83,7 @@ def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator)
 @register("partition", "iid")
 def _fit_iid(train: Split, config: Config, rng: np.random.Generator) -> Assign:
     """Spread points over clients at random."""
-    return lambda split, rng: _deal(rng.permutation(len(split)), config.num_clients)
+    return lambda split, rng: _share_out(rng.permutation(len(split)), config.num_clients)
 
 
 @register("partition", "folder")
@@ -130,7 +130,7 @@ def _draw_shares(rng: np.random.Generator, num_labels: int, alpha: float, num_cl
         yield from rng.dirichlet(weights, min(size, num_labels - begin))
 
 
-def _deal(rows: np.ndarray, num_clients: int) -> list[np.ndarray]:
+def _share_out(rows: np.ndarray, num_clients: int) -> list[np.ndarray]:
     return [np.sort(part) for part in np.array_split(rows, num_clients)]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmlh.engines.allocator import keep_large_blocks
-from fedmlh.federated.broadcast import HELD, HELD_ROUND
+from fedmlh.federated.broadcast import BASE, BASE_ROUND
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.mail import Participant, Reply
 from fedmlh.federated.messages import name_failure
@@ -31,7 +31,7 @@ class LocalClients:
         self.workers = workers
         self.memories: dict[int, Memory] = {}
         #: The models that clients hold, by round, for as long as one of them does.
-        self._held: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._base_models: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def exchange(self, sampled: Sequence[int], write: Callable[[int], bytes]) -> Iterator[tuple[int, Reply]]:
         """Have the sampled clients answer what is written to them; replies come as they finish."""
@@ -58,10 +58,10 @@ class LocalClients:
 
     def keep(self, client_id: int, memory: Memory) -> None:
         """Keep a client's memory in place of the one that it had."""
-        if HELD in memory.staged:
+        if BASE in memory.staged:
             # All clients that train from the same round's model hold the same bits: one copy, however many there are.
-            held = self._held.setdefault(int(memory.staged[HELD_ROUND]), memory.staged[HELD])
-            memory = replace(memory, staged={**memory.staged, HELD: held})
+            base = self._base_models.setdefault(int(memory.staged[BASE_ROUND]), memory.staged[BASE])
+            memory = replace(memory, staged={**memory.staged, BASE: base})
         self.memories[client_id] = memory
 
 

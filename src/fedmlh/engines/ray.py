@@ -19,7 +19,7 @@ import numpy as np
 import ray
 
 from fedmlh.engines.ray_cluster import join_cluster, start_cluster
-from fedmlh.engines.ray_stock import Stock
+from fedmlh.engines.ray_points import ClusterPoints
 from fedmlh.engines.ray_workers import MAX_LOSSES, Crew, Employee
 from fedmlh.errors import UserError
 from fedmlh.federated.client import Memory
@@ -89,9 +89,9 @@ class Work:
 class Worker(Employee):
     """A process of the cluster in which clients answer, one after the other in one thread."""
 
-    def __init__(self, sources: Sequence[tuple[str, bytes]], stock: Stock) -> None:
+    def __init__(self, sources: Sequence[tuple[str, bytes]], points: ClusterPoints) -> None:
         Employee.__init__(self, sources)  # `super()` would not survive that a class is sent by value
-        self.stock = stock
+        self.points = points
 
     def answer(self, work: Work) -> tuple[Part, dict[int, Memory]]:
         """Return what counted the clients' replies, and what the clients keep."""
@@ -101,7 +101,7 @@ class Worker(Employee):
             client_id = header.client
             reply: Reply
             try:
-                client = self.stock.member(client_id)
+                client = self.points.member(client_id)
                 message = pack(header, memoryview(payloads[place]))
                 with one_thread():
                     reply, memories[client_id] = client.answer(message, work.memories.get(client_id, Memory()))
@@ -116,13 +116,13 @@ class RayClients(Crew):
 
     def __init__(self, population: Population, count: int) -> None:
         self.memories: dict[int, Memory] = {}
-        stock = Stock.gather(population)
-        self._sizes = {client_id: stock.count(client_id) for client_id in population.shards}
-        super().__init__(Worker, (ray.put(stock),), count)
+        points = ClusterPoints.gather(population)
+        self._sizes = {client_id: points.count(client_id) for client_id in population.shards}
+        super().__init__(Worker, (ray.put(points),), count)
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[tuple[int, Reply] | PartT]:
         """Deal the clients out to the workers and pass on what they return; the work of a lost worker is done again."""
-        waiting = deque(self._deal(sampled, outbox))
+        waiting = deque(self._assign(sampled, outbox))
         for work, result in self.perform(waiting, lambda worker, work: worker.answer.remote(work)):
             if result is None:
                 again = work.after_loss()
@@ -137,7 +137,7 @@ class RayClients(Crew):
             else:
                 yield part
 
-    def _deal(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[Work]:
+    def _assign(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[Work]:
         """Yield about as many points for every worker, or a client at a time if replies travel as they are.
 
         The largest client next goes to the worker that has the fewest points so far.

@@ -34,7 +34,7 @@ _LOW = 1 << 16
 #: no more than this many steps.
 _MOST_STEPS = 1024
 
-#: After this many calls the compiled twins pay, which take a second to load. A client of one round makes fewer.
+#: The compiled twins take a second to load, which pays after this many calls. A client of one round makes fewer.
 _FEW_CALLS = 64
 _CALLS = count()
 
@@ -92,7 +92,7 @@ def _count_symbols(
 def decode(payload: memoryview, contexts: np.ndarray) -> tuple[np.ndarray, memoryview]:
     """Return the values (int64), one per context, and the bytes that follow.
 
-    Bytes that encode() never writes are a ValueError. Memory is bounded by a multiple of the contexts and the payload.
+    Bytes that encode() never writes raise ValueError. Memory is bounded by a multiple of the contexts and the payload.
     """
     _check_contexts(contexts)
     body, rest = _own_part(payload)
@@ -121,13 +121,13 @@ def _find_present(contexts: np.ndarray, kernels: Any) -> np.ndarray:
 
 
 def _choose_kernels() -> Any:
-    """Return the compiled twins, or None where they do not pay."""
+    """Return the compiled twins, or None while they would not pay."""
     return _load_kernels() if next(_CALLS) >= _FEW_CALLS else None
 
 
 @cache
 def _load_kernels() -> Any:
-    """Return the compiled twins; None where numba is not installed (extra `fast`)."""
+    """Return the compiled twins; None if numba is not installed (extra `fast`)."""
     try:
         return importlib.import_module("fedmlh.entropy.kernels")
     except ImportError:
@@ -218,7 +218,7 @@ def _read_lanes(model: Model, contexts: np.ndarray, body: memoryview, kernels: A
 def _walk_lanes(
     states: np.ndarray, words: np.ndarray, tables: np.ndarray, starts: np.ndarray, frequencies: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Return the entry of each value and how many words were taken, -1 if they are too few; states end as they are."""
+    """Return the entry of each value and the number of words taken, -1 if they are too few; `states` is updated."""
     entries, num_lanes, taken = np.zeros(len(tables), np.uint32), len(states), 0
     for first in range(0, len(tables), num_lanes):
         table = tables[first : first + num_lanes]

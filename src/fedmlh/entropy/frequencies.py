@@ -49,7 +49,7 @@ class Model(NamedTuple):
 
 
 def make_tables(counts: np.ndarray, kernels: Any = None) -> list[Table]:
-    """Return tables for the counts per context and symbol; neighbouring contexts share one where that is shorter."""
+    """Return tables for the counts per context and symbol; neighbouring contexts share one if that is shorter."""
     cost = _cost if kernels is None else _compiled_cost(kernels)
     rows, sizes = list(counts), [1] * len(counts)
     alone = [cost(row) for row in rows]
@@ -72,7 +72,7 @@ def make_tables(counts: np.ndarray, kernels: Any = None) -> list[Table]:
 def _table(counts: np.ndarray, num_contexts: int) -> Table:
     symbols = np.flatnonzero(counts)
     counts, total = counts[symbols], int(counts.sum())
-    # Beyond the scale, more digits would say nothing.
+    # More digits than the scale has would not change the result.
     weights = np.maximum(1, counts * min(total, SCALE) // total)
     return Table(num_contexts, symbols, np.searchsorted(_MIDDLES, weights, side="right"))
 
@@ -88,7 +88,7 @@ def _numbers(table: Table) -> np.ndarray:
 
 
 def _frequencies(weights: np.ndarray) -> np.ndarray:
-    """Return how many slots each symbol has: all slots together, but none has more than the largest frequency."""
+    """Return how many slots each symbol has: they add up to all slots, and none has more than CAP."""
     shares, top = _share(weights, SCALE), int(np.argmax(weights))
     if shares[top] > CAP:
         others = np.arange(len(weights)) != top
@@ -154,7 +154,7 @@ def read_tables(body: memoryview, num_contexts: int, kernels: Any = None) -> tup
         folded = numbers[at - num_symbols : at]
         codes = np.cumsum(np.where(folded % 2, -(folded // 2), folded // 2))
         if size > num_contexts or symbols[-1] >= NUM_SYMBOLS or codes.min() < 1 or codes.max() >= len(_WEIGHTS):
-            raise ValueError("a table of frequencies that cannot be")
+            raise ValueError("an impossible table of frequencies")
         tables.append(Table(size, symbols, codes))
         num_contexts -= size
     end = -(-position // 8)

@@ -86,9 +86,9 @@ def find_entry(starts: Any, slot: Any) -> Any:
 def walk_lanes(
     states: Any, words: Any, table_of: Any, contexts: Any, entry_of: Any, starts: Any, frequencies: Any, symbols: Any
 ) -> Any:
-    """Return the symbol of each value and how many words were taken, -1 if they are too few; states end as they are.
+    """Return the symbol of each value and the number of words taken, -1 if they are too few; `states` is updated.
 
-    `entry_of` holds the entry of each slot. It is empty where there are few values, and entries are then searched for.
+    `entry_of` holds the entry of each slot. With few values it is empty, and entries are searched for.
     """
     found = np.empty(len(contexts), np.uint16)
     num_lanes, taken = len(states), 0
@@ -110,7 +110,7 @@ def walk_lanes(
 
 @_compiled
 def share(weights: Any, skipped: Any, slots: Any, shares: Any) -> Any:
-    """Give all weights but the skipped one their part of the slots; return which is the largest, -1 for none."""
+    """Give all weights but the skipped one their share of the slots; return the index of the largest, -1 for none."""
     total, count, top = 0, 0, -1
     for index in range(len(weights)):
         if index != skipped:

@@ -22,7 +22,7 @@ Values = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class HashedSplit:
     """A `Split` to evaluate on: its features hashed once for the whole run, its labels as they are."""
 
     features: tuple[csr_matrix, ...]
@@ -99,26 +99,26 @@ class Evaluator:
         """Make one for the networks of a task."""
         return cls(task.config, frequencies, *make_network_tools(task, seeds, labels, device))
 
-    def prepare(self, split: Split) -> Prepared:
+    def prepare(self, split: Split) -> HashedSplit:
         """Hash the features of a split, once."""
-        return Prepared(self.feature_map.apply(split.X), split.Y, split.excluded)
+        return HashedSplit(self.feature_map.apply(split.X), split.Y, split.excluded)
 
-    def evaluate(self, model: Any, points: Prepared) -> Values:
+    def evaluate(self, model: Any, points: HashedSplit) -> Values:
         """Every metric of a model on these points."""
         return self._count(model, points).values()
 
-    def measure(self, model: Any, points: Prepared) -> tuple[Sums, OwnSums]:
+    def measure(self, model: Any, points: HashedSplit) -> tuple[Sums, OwnSums]:
         """Every metric as sums, which may be added to those of other points: ours, and those of users by name."""
         measures = self._count(model, points)
         return measures.sums(), measures.own_sums()
 
-    def _count(self, model: Any, points: Prepared) -> Measures:
+    def _count(self, model: Any, points: HashedSplit) -> Measures:
         metrics = self.metrics()
         for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
             metrics.add(labels, points.Y[rows])
         return metrics
 
-    def examine(self, model: Any, points: Prepared) -> Examined:
+    def examine(self, model: Any, points: HashedSplit) -> Examined:
         """Every metric of a model on these points, recall by label, and hits by point; every point is ranked once."""
         metrics, recall, ranked = self.metrics(), LabelRecall(self.ks, self.counts), []
         for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
@@ -129,7 +129,7 @@ class Evaluator:
         hits = PointHits.of(ranked, points.Y, self.ks, self.inverse_propensity)
         return Examined(metrics.values(), recall.values(), hits)
 
-    def evaluate_parts(self, model: Any, points: Prepared, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
+    def evaluate_parts(self, model: Any, points: HashedSplit, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """The same for parts of the points, given by their rows; every point is ranked once."""
         ranked = self.ranker.rank(model, points.features, max(self.ks), points.excluded)
         return self.judge_parts(np.concatenate([labels for _, labels, _ in ranked]), points.Y, parts)

@@ -36,10 +36,17 @@ class Report:
     own: OwnSums = field(default_factory=dict)
 
 
-def ask(task: Task, seeds: Seeds, run: str, number: int, client: int, model: Tensor | None) -> bytes:
+def ask(task: Task, seeds: Seeds, run: str, round_index: int, client: int, model: Tensor | None) -> bytes:
     """What a site is sent to measure the model of a round, or without one the best that it trains alone."""
     header = QuestionHeader(
-        run, task.fingerprint, number, client, seeds.run, list(seeds.labels), list(seeds.features), int(model is None)
+        run,
+        task.fingerprint,
+        round_index,
+        client,
+        seeds.run,
+        list(seeds.labels),
+        list(seeds.features),
+        int(model is None),
     )
     if model is None:
         return pack(header, b"")
@@ -98,16 +105,16 @@ def read_report(
         raise Rejected(Reason.ROUND, "the report answers another question")
     try:
         values = json.loads(bytes(payload))
-        sums, number = values["sums"], values["round"]
-        if values.keys() != {"sums", "round", *(["own"] if own.names else [])} or type(number) is not int:
+        sums, round_index = values["sums"], values["round"]
+        if values.keys() != {"sums", "round", *(["own"] if own.names else [])} or type(round_index) is not int:
             raise ValueError("fields of a report")
-        if not (1 <= number <= rounds if question.alone else number == question.round):
+        if not (1 <= round_index <= rounds if question.alone else round_index == question.round):
             raise ValueError("a round that nobody asked for")
         _check(sums, ks, max_points)
         own.check(values.get("own", {}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
-    return Report(sums, number, values.get("own", {}))
+    return Report(sums, round_index, values.get("own", {}))
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:

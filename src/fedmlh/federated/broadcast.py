@@ -1,15 +1,15 @@
-"""How the global model reaches the clients: whole, or as what changed of the model that they hold.
+"""Broadcasts of the global model: the whole model, or the changes since the base model of a client.
 
-Codecs too coarse for a model encode changes. The server keeps the model that clients hold; after each round it encodes
-how far its own model is from it, once for all clients, and both sides add what the code stands for: all clients hold
-the same bits, and what one change left out is in the next. A client holds the model on which its last accepted update
-was made. It is sent all changes since then, or the whole model where that is fewer bytes; a client of which nothing was
-accepted yet starts from the initial model, which follows from the seed. A client that has lost the model it should hold
-says so, and the server treats it as one that never took part.
+Codecs too coarse for a model encode changes. The base model is what clients have after a round, and the server keeps it
+too. After the next round the server encodes the change from it to its own model, once for all clients. Both sides add
+the decoded change, so all clients have the same bits, and the next change makes up for what this one left out. A client
+keeps the base model on which its last accepted update was made. It is sent all changes since then, or the whole model
+if that is fewer bytes. A client without an accepted update starts from the initial model, which follows from the seed.
+A client that has lost its base model says so, and the server treats it as a new client.
 
-With some codecs sums of changes are exact: on a grid, changes are multiples of powers of two, and so is the model that
-clients hold. Then all changes since the model that a client holds are added up and sent as one, and the whole model is
-sent as all changes since the initial one.
+With some codecs sums of changes are exact: on a grid, changes and base models are multiples of powers of two. Then all
+changes since a client's base model are added up and sent as one, and the whole model is sent as the sum of all changes
+since the initial model.
 """
 
 import math
@@ -25,11 +25,11 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected
 from fedmlh.federated.task import Task
 from fedmlh.randomness import generator
 
-#: In a client's memory: the model that it holds, and of which round that is.
-HELD, HELD_ROUND = "held", "held_round"
-#: How the model travels where the changes would be no shorter.
+#: Names in a client's memory: its base model, and the round of that model.
+BASE, BASE_ROUND = "held", "held_round"
+#: The codec of the whole model, if changes would be no shorter.
 WHOLE = "fp32"
-#: How it travels if changes can be added up: as all that changed since the initial model.
+#: The name for the sum of all changes since the initial model, with codecs whose changes can be added up.
 SINCE_START = "since start"
 _LENGTH = struct.Struct("<I")
 #: Encoded changes, by the round that made them.
@@ -37,7 +37,7 @@ Changes = Mapping[int, bytes]
 
 
 def sends_changes(codec: str) -> bool:
-    """Say whether a broadcast codec encodes what changed, not the model itself."""
+    """Say whether a broadcast codec encodes changes, not the model itself."""
     return not parse_codec(codec).family.whole
 
 
@@ -47,12 +47,12 @@ def _whole_codec(task: Task) -> str:
 
 
 def largest_payload(task: Task) -> int:
-    """Return the most bytes in which the model can come; changes are sent only where they are fewer than the whole."""
+    """Return the most bytes of a model in a broadcast; changes are sent only if they are shorter than the whole."""
     return make_codec(_whole_codec(task)).size(task.stack.num_parameters)
 
 
 def mean_payload(task: Task) -> int:
-    """Return the bytes of the model on average, if changes are as long as they can be and K/S rounds are missed."""
+    """Return the mean bytes of a model in a broadcast, if changes have full length and K/S rounds are missed."""
     config, whole = task.config, largest_payload(task)
     if not sends_changes(config.broadcast_codec):
         return whole
@@ -60,28 +60,28 @@ def mean_payload(task: Task) -> int:
     codec = make_codec(config.broadcast_codec)
     size = codec.size(task.stack.num_parameters)
     if codec.sums is not None:
-        # Added up, values are at most so many times as large.
+        # Values of the sum are at most `missed` times as large.
         return min(whole, round(size + task.stack.num_parameters * math.log2(missed) / 8))
     return min(whole, round((_LENGTH.size + size) * missed))
 
 
-def round_held(accepted: tuple[int, ...]) -> int:
-    """Return the round of the model on which a client's last accepted update was made; 0: the initial model."""
+def find_base_round(accepted: tuple[int, ...]) -> int:
+    """Return the round of a client's base model, given its last accepted update; 0: the initial model."""
     return accepted[0] - 1 if accepted else 0
 
 
-def encode_change(codec: str, seed: int, round_index: int, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
-    """Return what the clients are sent about a round, and the model that they hold once they have added it."""
+def encode_change(codec: str, seed: int, round_index: int, model: Tensor, base: Tensor) -> tuple[bytes, Tensor]:
+    """Return the encoded change of a round, and the base model after it."""
     coder = make_codec(codec)
     if coder.sums is not None:
-        return coder.sums.encode_change(model, held)
-    payload = coder.encode(model - held, generator(seed, "broadcast", round_index))
-    return payload, held + _decode(codec, seed, round_index, memoryview(payload), len(held)).to(held.device)
+        return coder.sums.encode_change(model, base)
+    payload = coder.encode(model - base, generator(seed, "broadcast", round_index))
+    return payload, base + _decode(codec, seed, round_index, memoryview(payload), len(base)).to(base.device)
 
 
-def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) -> Changes:
-    """Return the changes that some client may still be sent: not older than all, shorter than the whole model."""
-    oldest, left = min(rounds_held), make_codec(WHOLE).size(num_parameters)
+def drop_old(changes: Changes, base_rounds: Iterable[int], num_parameters: int) -> Changes:
+    """Return the changes that a client may still need: newer than every base model, shorter than the whole model."""
+    oldest, left = min(base_rounds), make_codec(WHOLE).size(num_parameters)
     kept = {}
     for round_index in sorted(changes, reverse=True):
         left -= _LENGTH.size + len(changes[round_index])
@@ -91,12 +91,14 @@ def drop_old(changes: Changes, rounds_held: Iterable[int], num_parameters: int) 
     return kept
 
 
-def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base: int) -> tuple[str, bytes]:
-    """Return codec and payload for a client that holds the model of round `base`; `model` is that of the last round."""
+def write_model(
+    codec: str, seed: int, finished: int, model: Tensor, changes: Changes, base_round: int
+) -> tuple[str, bytes]:
+    """Return codec and payload for a client with the base model of `base_round`; `model` is that of the last round."""
     if finished == 0:
         return "initial", b""
     if sends_changes(codec):
-        missing = range(base + 1, finished + 1)
+        missing = range(base_round + 1, finished + 1)
         parts = [part for n in missing if n in changes for part in (_LENGTH.pack(len(changes[n])), changes[n])]
         if len(parts) == 2 * len(missing) and sum(map(len, parts)) < make_codec(WHOLE).size(len(model)):
             return codec, b"".join(parts)
@@ -107,13 +109,13 @@ def write_model(codec: str, seed: int, finished: int, model: Tensor, changes: Ch
 def write_models(
     task: Task, seed: int, finished: int, model: Tensor, changes: Changes, rounds: Collection[int]
 ) -> dict[int, tuple[str, bytes]]:
-    """Return codec and payload for clients that hold the models of these rounds."""
+    """Return codec and payload by round, for clients with the base models of these rounds."""
     name = task.config.broadcast_codec
     adder = make_codec(name).sums
     if not finished or adder is None:
-        return {base: write_model(name, seed, finished, model, changes, base) for base in rounds}
+        return {base_round: write_model(name, seed, finished, model, changes, base_round) for base_round in rounds}
     sums = adder.add_up(changes, finished, len(model), rounds)
-    written = {base: (name, payload) for base, payload in sums.items()}
+    written = {base_round: (name, payload) for base_round, payload in sums.items()}
     if len(written) < len(rounds):
         since_start = adder.encode_difference(model, task.initial(seed))
         if since_start is not None and len(since_start) < largest_payload(task):
@@ -125,7 +127,7 @@ def write_models(
 
 
 def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    """Return the model that a broadcast stands for, given what this client keeps, or raise Rejected."""
+    """Return the model of a broadcast, given what this client keeps, or raise Rejected."""
     codec, size = task.config.broadcast_codec, task.stack.num_parameters
     changes, adder = sends_changes(codec), make_codec(codec).sums
     if header.codec == "initial" and not payload:
@@ -150,7 +152,7 @@ def read_model(header: BroadcastHeader, payload: memoryview, task: Task, kept: M
 
 
 def write_extra(task: Task, extra: Tensor) -> bytes:
-    """Return the extra vector of a remedy for drift as it follows the model; whole, since no client keeps it."""
+    """Return the encoded extra vector of a remedy for drift; it is sent whole, since no client keeps it."""
     return make_codec(_whole_codec(task)).encode(extra, generator(0, "control"))
 
 
@@ -166,18 +168,18 @@ def read_extra(task: Task, payload: memoryview) -> Tensor:
 
 
 def keep_model(header: BroadcastHeader, model: Tensor, task: Task) -> dict[str, Tensor]:
-    """Return what a client keeps of a model for later changes to be added to."""
+    """Return what a client keeps of a model, so that later changes can be added to it."""
     if not sends_changes(task.config.broadcast_codec):
         return {}
-    return {HELD: model, HELD_ROUND: torch.tensor(header.round - 1)}
+    return {BASE: model, BASE_ROUND: torch.tensor(header.round - 1)}
 
 
 def _add_changes(header: BroadcastHeader, payload: memoryview, task: Task, kept: Mapping[str, Tensor]) -> Tensor:
-    round_index = round_held(tuple(header.accepted))
+    round_index = find_base_round(tuple(header.accepted))
     if round_index == 0:
         model = task.initial(header.seed)
-    elif HELD in kept and int(kept[HELD_ROUND]) == round_index:
-        model = kept[HELD]
+    elif BASE in kept and int(kept[BASE_ROUND]) == round_index:
+        model = kept[BASE]
     else:
         raise Rejected(
             Reason.STATE, f"this client no longer has the model of round {round_index}, on which changes build"

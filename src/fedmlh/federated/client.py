@@ -20,26 +20,26 @@ from fedmlh.federated.messages import BroadcastHeader, Reason, Rejected, UpdateH
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.transforms import list_at_client
 from fedmlh.federated.validate import Broadcast, read_broadcast
-from fedmlh.model.local_training import Shard, draw_orders, full_gradient, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, full_gradient, train_shard
 from fedmlh.model.recipe import Recipe
 from fedmlh.randomness import generator
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a client keeps between rounds; what a round changed waits until the server has accepted the update."""
+    """What a client keeps between rounds; a round's new state is staged until the server has accepted its update."""
 
     kept: dict[str, Tensor] = field(default_factory=dict)
     staged: dict[str, Tensor] = field(default_factory=dict)
     #: Round and attempt in which `staged` was made; empty: nothing is staged.
     staged_in: tuple[int, ...] = ()
-    #: The same of `kept`; empty: nothing of this client had been accepted before.
+    #: Round and attempt of `kept`; empty: no update of this client had been accepted.
     kept_in: tuple[int, ...] = ()
 
     def settle(self, accepted: tuple[int, ...]) -> dict[str, Tensor] | None:
-        """Return what holds after the update that was accepted last, or None if this memory does not know that update.
+        """Return the state after the update that was accepted last, or None if this memory does not know that update.
 
-        A client of which nothing was accepted, or whose past the server has forgotten, begins with nothing.
+        A client without an accepted update, or one that the server treats as new, begins with an empty state.
         """
         if not accepted:
             return {}
@@ -49,7 +49,7 @@ class Memory:
 
 
 def keeps_state(config: Config) -> bool:
-    """Say whether clients carry anything from round to round."""
+    """Say whether clients keep a state from round to round."""
     return bool(list_at_client(config)) or sends_changes(config.broadcast_codec) or find_remedy(config).keeps
 
 
@@ -59,15 +59,15 @@ class Assignment:
 
     header: BroadcastHeader
     model: Tensor  # [P]
-    shard: Shard
+    shard: HashedShard
     recipe: Recipe  # of this round
     orders: np.ndarray  # [E, n]
     correction: Tensor | None  # [P] added to every gradient
     kept: dict[str, Tensor]  # the client's state before this round
-    base: dict[str, Tensor]  # what of the model becomes part of its state
+    kept_model: dict[str, Tensor]  # what it keeps of the model
 
 
-#: What keys the generator that a vector is encoded and decoded with.
+#: Makes the generator that a vector is encoded and decoded with.
 Draws = Callable[[int, BroadcastHeader], np.random.Generator]
 
 
@@ -95,12 +95,12 @@ class Client:
         self.client_id = client_id
         self.device = device
         self._raw: tuple[csr_matrix, csr_matrix, Labels] | None = (X, Y, labels)
-        self._prepared: tuple[Seeds, Shard] | None = None
+        self._prepared: tuple[Seeds, HashedShard] | None = None
         self._length = int(Y.shape[0])
 
     @classmethod
-    def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: Shard, device: torch.device) -> "Client":
-        """Return a client that has its points only as they were hashed with these seeds."""
+    def from_shard(cls, task: Task, client_id: int, seeds: Seeds, shard: HashedShard, device: torch.device) -> "Client":
+        """Return a client that has its points only in hashed form, under these seeds."""
         client = cls.__new__(cls)
         client.task, client.client_id, client.device = task, client_id, device
         client._raw, client._prepared, client._length = None, (seeds, shard), len(shard)
@@ -115,13 +115,13 @@ class Client:
         return read_broadcast(message, self.client_id, self.task)
 
     def follow(self, broadcast: Broadcast, memory: Memory) -> tuple[bytes, Memory]:
-        """Return what `answer` does, given a broadcast that was read before."""
+        """Return what `answer` returns, given a broadcast that was read before."""
         work = self.accept(broadcast, memory)
         trained, loss = train_shard(self.task.stack, work.model, work.shard, work.recipe, work.orders, work.correction)
         return self.reply(work, trained, loss)
 
     def accept(self, broadcast: Broadcast, memory: Memory) -> Assignment:
-        """Return what a broadcast asks for; once it has been trained, `reply` makes the update."""
+        """Return the training that a broadcast asks for; `reply` makes the update after it."""
         header, task = broadcast.header, self.task
         kept = self._recall(memory, tuple(header.accepted))
         model = read_model(header, broadcast.payload, task, kept)
@@ -131,9 +131,9 @@ class Client:
         correction = find_remedy(task.config).correct(task.config, header.steps, model, broadcast.extra, kept)
         if correction is not None:
             correction = correction.to(self.device)
-        base = keep_model(header, model, task)
+        kept_model = keep_model(header, model, task)
         shard = self.prepare(broadcast.seeds)
-        return Assignment(header, model.to(self.device), shard, recipe, orders, correction, kept, base)
+        return Assignment(header, model.to(self.device), shard, recipe, orders, correction, kept, kept_model)
 
     def reply(self, work: Assignment, trained: Tensor, loss: float) -> tuple[bytes, Memory]:
         """Return the update that answers an assignment once it has been trained, and the client's memory."""
@@ -144,7 +144,7 @@ class Client:
             delta = transform.apply(delta, work.kept)
             applied.append(delta)
         update, beside = _Sent(codec, delta, update_draws, header), b""
-        staged = dict(work.base)
+        staged = dict(work.kept_model)
         for transform, vector in zip(transforms, applied, strict=True):
             staged |= transform.keep(vector, update.decoded)
 
@@ -178,7 +178,7 @@ class Client:
         return pack(message, update.payload + beside), memory
 
     def _recall(self, memory: Memory, accepted: tuple[int, ...]) -> dict[str, Tensor]:
-        """Return what this client keeps, or raise Rejected if it should keep something and has lost it, or is old."""
+        """Return this client's state, or raise Rejected if it does not have the state that the server expects."""
         kept = memory.settle(accepted)
         if kept is None and keeps_state(self.task.config):
             round_index, attempt = accepted
@@ -187,8 +187,8 @@ class Client:
             )
         return kept or {}
 
-    def prepare(self, seeds: Seeds) -> Shard:
-        """Return the points as the model sees them; made once, since the seeds stay the same for a run."""
+    def prepare(self, seeds: Seeds) -> HashedShard:
+        """Return the hashed points; they are hashed once, since the seeds stay the same for a run."""
         if self._prepared is None or self._prepared[0] != seeds:
             if self._raw is None:
                 raise Rejected(Reason.RANGE, "the points of this client were hashed with other seeds")
@@ -196,7 +196,7 @@ class Client:
             buckets = self.task.label_map(seeds, labels.keys).union(Y)
             if any(z.shape[1] != self.task.stack.num_outputs for z in buckets):
                 raise Rejected(Reason.CONFIG, "the labels of this client do not fit the outputs of the model")
-            self._prepared = (seeds, Shard(self.task.feature_map(seeds).apply(X), buckets))
+            self._prepared = (seeds, HashedShard(self.task.feature_map(seeds).apply(X), buckets))
         return self._prepared[1]
 
     def __len__(self) -> int:

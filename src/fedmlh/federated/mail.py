@@ -1,7 +1,7 @@
-"""How messages reach clients and how replies come to count: deltas of a model, or sums over points.
+"""Messages to clients and their replies, which carry deltas of a model or sums over points.
 
-A server hands an engine an outbox with what each client is to be sent. The engine has the clients answer. An inbox
-takes their replies through a door, which lets in what may count.
+A server gives an engine an outbox with the message for each client. The engine lets the clients answer. An inbox takes
+their replies through a door, which decides whether a reply counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -31,14 +31,14 @@ class Door(Protocol[Content_co]):
     """Decides which replies count."""
 
     def check(self, client_id: int, reply: bytes, taken: Collection[int], /) -> Content_co:
-        """Return what a reply contributes, or raise Rejected; the replies of `taken` count already."""
+        """Return what a reply contributes, or raise Rejected; the replies of the clients in `taken` count already."""
 
 
 class Inbox(Generic[Content]):
     """The replies to one attempt at a round: whose reply counts, and who is left out."""
 
     def __init__(self, place: tuple[int, int], asked: Collection[int], door: Door[Content]) -> None:
-        """Take round and attempt, the clients that are asked, and what decides."""
+        """Take round and attempt, the clients that are asked, and the door."""
         self.place = place
         self.asked = frozenset(asked)
         self.door = door
@@ -60,7 +60,7 @@ class Inbox(Generic[Content]):
         return content
 
     def close(self) -> Attempt:
-        """Return who took part, in the order of the clients; a client that was asked and said nothing is late."""
+        """Return who took part, ordered by client; a client that was asked and did not reply is late."""
         silent = self.asked - self.accepted - {entry.client for entry in self.refused}
         self.refused += [Refusal(client_id, Reason.LATE, "no reply came") for client_id in silent]
         self.refused.sort(key=lambda entry: entry.client)
@@ -68,7 +68,7 @@ class Inbox(Generic[Content]):
 
 
 class Part(Protocol):
-    """Counts some of the replies to an attempt elsewhere, so that they need not travel."""
+    """Counts some of the replies to an attempt in another process, so that they need not travel."""
 
     def add(self, client_id: int, reply: Reply, /) -> None:
         """Count a reply, or note why it does not count."""
@@ -78,14 +78,14 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 class Outbox(Generic[PartT]):
-    """What each client is to be sent in one attempt at a round."""
+    """The message for each client in one attempt at a round."""
 
     def __init__(
         self, place: tuple[int, int], write: Callable[[int], Letter], part: Callable[[], PartT] | None = None
     ) -> None:
         """Take round and attempt, and what writes the letter for a client.
 
-        `part`, which can go to another process, makes what counts replies there; None: they must come as they are.
+        `part`, which can be pickled, makes what counts replies in another process; None: all replies must come here.
         """
         self.place = place
         self.part = part
@@ -109,7 +109,7 @@ class Outbox(Generic[PartT]):
         return message
 
 
-#: How an engine reaches clients: given whom to ask and what each is sent, it yields (client, reply) in any order, or
-#: parts that have counted replies elsewhere. A client that could not answer yields the Rejected that says why, and one
-#: of which nothing comes is late.
+#: How an engine reaches clients: given clients to ask and their messages, it yields (client_id, reply) in any order, or
+#: parts that have counted replies in other processes. If a client could not answer, its reply is the Rejected that
+#: says why. A client without a reply is late.
 Ask = Callable[[Sequence[int], Outbox[PartT]], Iterable[tuple[int, Reply] | PartT]]

@@ -18,7 +18,7 @@ VERSION = 1
 MAX_HEADER = 64 * 1024
 _PREFIX = struct.Struct("<4sHI")
 _DIGEST = 32
-#: What a message weighs besides header and payload.
+#: The bytes of a message beside header and payload.
 FRAME = _PREFIX.size + _DIGEST
 
 
@@ -82,7 +82,7 @@ class BroadcastHeader:
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """Client to server: whose delta this is, and in answer to what."""
+    """Client to server: which client's delta this is, and which broadcast it answers."""
 
     run: str
     config: str
@@ -130,7 +130,7 @@ class RequestHeader:
     config: str
     client: int
     part: str
-    #: Names what the sums depend on; empty for what depends on nothing.
+    #: A name for the terms that the sums depend on; empty if they depend on none.
     terms: str
     seed: int
     label_seeds: list[int]
@@ -176,7 +176,7 @@ def measure(header: AnyHeader, payload: bytes | memoryview) -> int:
 
 
 def claims(kind: type[Header], message: bytes) -> bool:
-    """Say whether a message calls itself one of this kind: which reader to take, which checks the rest."""
+    """Say whether a message claims to be of this kind; the reader of that kind checks the rest."""
     if len(message) < FRAME:
         return False
     length = min(_PREFIX.unpack_from(message)[2], MAX_HEADER)

@@ -27,7 +27,7 @@ class Attempt:
     refused: Sequence[Refusal]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a line of the log, before it is written."""
+        """Return the record as JSON values, for a line of the log."""
         return asdict(self)
 
     @classmethod
@@ -48,12 +48,12 @@ class Attempt:
 
 
 def list_refused(log: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Return who was left out in these attempts, as the record of a round says it."""
+    """Return the clients that were left out in these attempts, as the record of a round lists them."""
     return [{"attempt": line.attempt, **vars(entry)} for line in log for entry in line.refused]
 
 
 def check_log(log: Sequence[Attempt], rounds: int, more: int = 0) -> None:
-    """Raise a ValueError unless a log has the attempts at so many rounds and `more` at the next, all in order."""
+    """Raise a ValueError unless a log has, in order, the attempts at `rounds` rounds and `more` at the next."""
     round_index, attempt = 0, 0
     for line in log:
         if (line.round, line.attempt) not in ((round_index, attempt + 1), (round_index + 1, 0)):

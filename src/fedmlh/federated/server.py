@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fedmlh.errors import UserError
 from fedmlh.federated.broadcast import (
+    BASE,
     Changes,
     drop_old,
     encode_change,
-    round_held,
+    find_base_round,
     sends_changes,
     write_extra,
     write_models,
@@ -30,18 +31,18 @@ from fedmlh.federated.transforms.clipping import Clipping, Lengths, cap_weight, 
 from fedmlh.federated.validate import Expected
 from fedmlh.randomness import generator
 
-#: What clients are sent in one attempt, by the round of the model that they hold: codec, bytes of the extra vector at
-#: the payload's end, payload.
+#: What clients are sent in one attempt, by the round of their base model: codec, bytes of the extra vector at the
+#: payload's end, payload.
 Payloads = dict[int, tuple[str, int, bytes]]
 
-#: Vectors that the server itself keeps: the average of recent models, the extra vector of a remedy for drift, the model
-#: that clients hold. All others are the optimizer's.
-_OWN = ("average", EXTRA, "held")
+#: Vectors that the server itself keeps: the average of recent models, the extra vector of a remedy for drift, the base
+#: model. All others are the optimizer's.
+_OWN = ("average", EXTRA, BASE)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Attempts at a round that came to nothing before the run was given up, and what they sent."""
+    """Failed attempts at a round, in runs that were given up, and the bytes that they sent."""
 
     attempts: int = 0
     bytes_up: int = 0
@@ -58,24 +59,24 @@ class ServerState:
     accepted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: What the server's parts keep, by name: the optimizer's moments, and those in _OWN.
     vectors: Vectors = field(default_factory=dict)
-    #: Of a broadcast that sends changes: those that some client may still need.
+    #: If broadcasts send changes: those that a client may still need.
     changes: Changes = field(default_factory=dict)
     #: Clients that have been sent anything: they have the shared points.
     reached: frozenset[int] = frozenset()
-    #: Attempts at the next round, by runs that were given up in it.
+    #: Failed attempts at the next round, in runs that were given up.
     tried: Tried = Tried()
-    #: Of updates that counted lately: what the next ones are measured by.
+    #: Lengths of recent updates, from which the bounds for the next ones follow.
     lengths: Lengths = field(default_factory=Lengths)
 
     @property
     def shown(self) -> Tensor:
-        """Return the model to evaluate and export: the average of recent ones where it is kept.  # [P]"""
+        """Return the model to evaluate and export: the average of recent models if it is kept.  # [P]"""
         return self.vectors.get("average", self.model)
 
     @property
-    def held(self) -> Tensor:
-        """Return the model that clients train from; a broadcast of changes only brings it near the server's.  # [P]"""
-        return self.vectors.get("held", self.model)
+    def base_model(self) -> Tensor:
+        """Return the model that clients train from; if broadcasts send changes, it is only near the server's.  # [P]"""
+        return self.vectors.get(BASE, self.model)
 
 
 @dataclass
@@ -85,9 +86,9 @@ class RoundReport:
     round: int
     attempts: int = 0
     accepted: list[int] = field(default_factory=list)
-    #: By which factor updates that were too long were scaled.
+    #: The factor by which each update that was too long was scaled.
     clipped: dict[int, float] = field(default_factory=dict)
-    #: How many values of the new model, and of the extra vector, were outside what may be sent.
+    #: How many values of the new model and the extra vector were clamped to what may be sent.
     clamped: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -96,21 +97,21 @@ class RoundReport:
     reached: set[int] = field(default_factory=set)
     #: Who took part in each attempt.
     log: list[Attempt] = field(default_factory=list)
-    #: By attempt, the clients because of which it was repeated, though their updates counted in it.
+    #: For each attempt that was repeated: the clients that were the reason, though their updates had counted.
     excess: dict[int, list[Refusal]] = field(default_factory=dict)
 
     @property
     def told(self) -> list[Attempt]:
-        """Return the attempts as a record tells of them: the clients that made one fail are among those refused."""
+        """Return the attempts for a record, which lists the clients that caused a repetition as refused."""
         return [replace(line, refused=[*line.refused, *self.excess.get(line.attempt, ())]) for line in self.log]
 
     @property
     def refused(self) -> list[Refusal]:
-        """Return who was left out, in any attempt."""
+        """Return the clients that were left out in any attempt."""
         return [entry for line in self.told for entry in line.refused]
 
     def close(self, tally: Tally, sent: Sequence[tuple[int, int]], shared_bytes: int) -> None:
-        """Take down an attempt: clients and bytes that they were sent, and of what they are sent once."""
+        """Record an attempt, given clients and bytes that were sent, and the bytes that each client is sent once."""
         attempt = tally.close()
         self.log.append(attempt)
         self.attempts = attempt.attempt + 1
@@ -124,7 +125,7 @@ class RoundReport:
             self.loss = sum(tally.losses[client_id] for client_id in attempt.accepted) / len(attempt.accepted)
 
     def repeat(self, attempt: int, excess: Mapping[int, float]) -> None:
-        """Take down because of which clients an attempt is repeated: how many times too long their updates were."""
+        """Record the clients that caused a repetition of an attempt, and how many times too long their updates were."""
         said = "times as long as others showed to be plausible: the first round is repeated"
         self.excess[attempt] = [
             Refusal(client_id, Reason.RANGE, f"{times:.3g} {said}") for client_id, times in excess.items()
@@ -132,7 +133,7 @@ class RoundReport:
 
 
 class GivenUp(UserError):
-    """A round that did not come about; a run that resumes from this state asks other clients."""
+    """Raised when a round is given up; a run that resumes from this state asks other clients."""
 
     def __init__(self, message: str, state: ServerState, log: list[Attempt]) -> None:
         super().__init__(message)
@@ -140,12 +141,12 @@ class GivenUp(UserError):
         self.log = log
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
-        """Go to another process as the sentence alone."""
+        """Pickle the sentence alone."""
         return UserError, (str(self),)
 
 
 class Server:
-    """Runs rounds for a task over clients that it knows only by number and by how many examples they can have."""
+    """Runs the rounds of a task; all it knows of a client is its client_id and the most examples it can have."""
 
     def __init__(self, task: Task, max_examples: Mapping[int, int], device: torch.device, shared: bytes = b"") -> None:
         self.task = task
@@ -167,7 +168,7 @@ class Server:
     def run_round(self, state: ServerState, exchange: Ask[Tally]) -> tuple[ServerState, RoundReport]:
         """Return the state after one synchronization round (Alg. 2, lines 9-20), and what the round cost.
 
-        An attempt below quorum leaves the state as it was, except that clients whose state was lost are known.
+        An attempt below quorum leaves the state as it was, except that clients that lost their state become new ones.
         """
         config, tried = self.task.config, state.tried
         report = RoundReport(
@@ -200,17 +201,17 @@ class Server:
     def _write(
         self, state: ServerState, attempt: int, client_id: int, clients: Sequence[int], payloads: Payloads
     ) -> tuple[BroadcastHeader, bytes]:
-        """Return header and payload of a broadcast; `payloads` keeps what the other clients will be sent as well."""
-        # All clients get the same model, or the same changes if they hold the same one: encoded once, not S times.
-        base = self._find_base(state, client_id)
-        known = payloads.get(base)
+        """Return header and payload of a broadcast; `payloads` collects the payloads of the other clients as well."""
+        # Clients with the same base model are sent the same payload, which is encoded once, not S times.
+        base_round = self._find_base_round(state, client_id)
+        known = payloads.get(base_round)
         if known is None:
-            bases = {self._find_base(state, other) for other in clients}
-            models = write_models(self.task, self.seeds.run, state.round, state.held, state.changes, bases)
+            base_rounds = {self._find_base_round(state, other) for other in clients}
+            models = write_models(self.task, self.seeds.run, state.round, state.base_model, state.changes, base_rounds)
             extra = write_extra(self.task, state.vectors[EXTRA]) if EXTRA in state.vectors else b""
             fresh = {of: (codec, len(extra), model + extra) for of, (codec, model) in models.items()}
             payloads.update(fresh)
-            known = fresh[base]
+            known = fresh[base_round]
         codec, extra_bytes, payload = known
         header = BroadcastHeader(
             run=self.run,
@@ -228,15 +229,15 @@ class Server:
         )
         return header, payload
 
-    def _find_base(self, state: ServerState, client_id: int) -> int:
-        """Return of which round the model is that a client holds; 0 if it does not matter."""
+    def _find_base_round(self, state: ServerState, client_id: int) -> int:
+        """Return the round of a client's base model; 0 if broadcasts do not depend on it."""
         changes = sends_changes(self.task.config.broadcast_codec)
-        return round_held(state.accepted.get(client_id, ())) if changes else 0
+        return find_base_round(state.accepted.get(client_id, ())) if changes else 0
 
     def _attempt(
         self, state: ServerState, attempt: int, exchange: Ask[Tally], report: RoundReport, *, last: bool
     ) -> ServerState:
-        """Return the state after the round; if it has to be repeated, the old one and what was learned of clients."""
+        """Return the state after the round; if it must be repeated, the old state with what was learned of clients."""
         config = self.task.config
         clients = self.sample(report.round, attempt)
         sampled = {client_id: self.max_examples[client_id] for client_id in clients}
@@ -263,7 +264,7 @@ class Server:
             letter = self._write(state, attempt, client_id, clients, payloads)
             unsent.discard(client_id)
             if not unsent:
-                payloads.clear()  # what everyone has been sent need not wait for the replies
+                payloads.clear()  # all are sent: their memory is free before replies come
             return letter
 
         outbox = Outbox(tally.place, write, partial(make, device=torch.device("cpu")))
@@ -272,14 +273,14 @@ class Server:
                 tally.merge(part)
             else:
                 tally.add(*part)
-            del part  # or it would lie there until the next has come whole
+            del part  # else it would stay in memory until the next one is complete
         report.close(tally, outbox.sent, len(self.shared))
         first = {client_id: rms for client_id, rms in tally.extra_lengths.items() if client_id not in state.accepted}
         lengths = self.clipping.remember(state.lengths, tally.lengths, first)
         if len(tally.accepted) < config.quorum:
             return self._forget(state, report.log[-1])
         if not state.lengths.steps and not last:
-            # Nothing was known of what is usual, so that the bound was wide. Now it is: what stands out may not count.
+            # The bound was wide, since no usual length was known. Now one is known, and an outlier must not count.
             excess = self.clipping.find_excess(tally.lengths, tally.extra_lengths, lengths)
             if excess:
                 report.repeat(attempt, excess)
@@ -299,9 +300,9 @@ class Server:
         return self._deliver(state, self._forget(new_state, report.log[-1]))
 
     def _forget(self, state: ServerState, attempt: Attempt) -> ServerState:
-        """Return the state after clients said that they lost what they kept: they will be served as new ones.
+        """Return the state after some clients reported that they lost theirs: they are treated as new clients.
 
-        What a remedy for drift has clients keep adds up only as long as nothing is lost, so then all are new ones.
+        With a remedy whose states must add up over all clients, all become new clients.
         """
         forgetful = {entry.client for entry in attempt.refused if entry.reason == Reason.STATE}
         if not forgetful:
@@ -313,14 +314,14 @@ class Server:
         return replace(state, accepted={}, vectors={**state.vectors, **zero})
 
     def _deliver(self, old: ServerState, new: ServerState) -> ServerState:
-        """Return the new state with what clients will be sent about it, if that is a change and not the model."""
+        """Return the new state with the encoded change of its round, if broadcasts send changes."""
         codec = self.task.config.broadcast_codec
         if not sends_changes(codec):
             return new
-        change, held = encode_change(codec, self.seeds.run, new.round, new.model, old.held)
-        bases = [round_held(new.accepted.get(client_id, ())) for client_id in self.max_examples]
-        changes = drop_old({**old.changes, new.round: change}, bases, len(held))
-        return replace(new, vectors={**new.vectors, "held": held}, changes=changes)
+        change, base = encode_change(codec, self.seeds.run, new.round, new.model, old.base_model)
+        base_rounds = [find_base_round(new.accepted.get(client_id, ())) for client_id in self.max_examples]
+        changes = drop_old({**old.changes, new.round: change}, base_rounds, len(base))
+        return replace(new, vectors={**new.vectors, BASE: base}, changes=changes)
 
     def _step(self, state: ServerState, delta: MeanDelta) -> tuple[Tensor, Vectors]:
         """Return the next global model, and what the server's parts keep."""

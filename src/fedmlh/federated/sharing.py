@@ -27,7 +27,7 @@ def encode_points(points: Split) -> bytes:
 
 
 def add_points(X: csr_matrix, Y: csr_matrix, shared: bytes) -> tuple[csr_matrix, csr_matrix]:
-    """Return a client's own points, and after them those of a message of shared ones (empty: none)."""
+    """Return a client's own points, followed by the points of a shared message (empty: none)."""
     if not shared:
         return X, Y
     parts = load(shared)

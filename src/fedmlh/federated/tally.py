@@ -1,4 +1,4 @@
-"""The updates of one attempt at a round, checked and aggregated as they come; workers' parts add up to the whole."""
+"""The updates of one attempt at a round, checked and aggregated as they come; the tallies of workers add up."""
 
 import torch
 from torch import Tensor
@@ -10,30 +10,30 @@ from fedmlh.federated.validate import Expected, Update
 
 
 class Tally(Inbox[Update]):
-    """What the server's step needs of the updates that count, and who is left out."""
+    """What the server's step needs of the updates that count, and the clients that are left out."""
 
     def __init__(self, expected: Expected, *, uniform: bool, device: torch.device) -> None:
         super().__init__((expected.round, expected.attempt), expected.max_examples, expected)
         self.expected = expected
         self.uniform = uniform
         self.device = device
-        #: Of every client whose update counts: its loss, the update's weight, and its squared length times that.
+        #: Of every client whose update counts: its loss, the update's weight, and its squared length times the weight.
         self.losses: dict[int, float] = {}
         self.weights: dict[int, int] = {}
         self.squares: dict[int, float] = {}
         #: Root-mean-square values of the updates that count, and of the extra vectors that came with them.
         self.lengths: dict[int, float] = {}
         self.extra_lengths: dict[int, float] = {}
-        #: By which factor the updates that were too long were scaled.
+        #: The factor by which each update that was too long was scaled.
         self.clipped: dict[int, float] = {}
         size, sampled = expected.num_parameters, expected.max_examples
-        # The bound is that of the whole attempt in every part of it, so that all parts have the same scale.
+        # Every worker's tally takes the bound of the whole attempt, so that all have the same scale.
         heaviest = sum(min(examples, expected.max_weight) for examples in sampled.values())
         self._rule = make_rule(expected.aggregation, size, len(sampled) if uniform else heaviest, device)
         self._extra_rule = make_rule(expected.extra, size, len(sampled), device) if expected.extra else None
 
     def add(self, client_id: int, reply: Reply) -> None:
-        """Count a reply, or name the client with the reason why it does not count."""
+        """Add a reply, or record the reason why it does not count."""
         update = self.take(client_id, reply)
         if update is None:
             return
@@ -50,7 +50,7 @@ class Tally(Inbox[Update]):
             self.clipped[client_id] = delta.factor
 
     def merge(self, other: "Tally") -> None:
-        """Add what another has counted of the same attempt, from other clients."""
+        """Add another tally of the same attempt, over other clients."""
         if other.expected != self.expected or self.accepted & other.accepted:
             raise ValueError("parts of different attempts, or with a client in common, do not add up")
         self._rule.merge(other._rule)
@@ -67,10 +67,10 @@ class Tally(Inbox[Update]):
         self.bytes_up += other.bytes_up
 
     def mean_delta(self) -> MeanDelta:
-        """Return the update that stands for all, and how long updates are on average."""
+        """Return the aggregated delta, and the mean squared length of a delta."""
         squares = sum(self.squares[client_id] for client_id in sorted(self.squares))  # floats: always in the same order
         return MeanDelta(self._rule.result(), squares / sum(self.weights.values()), len(self.weights))
 
     def extra(self) -> Tensor | None:
-        """Return the extra vector that stands for all, if clients send any.  # [P]"""
+        """Return the aggregated extra vector, if clients send one.  # [P]"""
         return None if self._extra_rule is None else self._extra_rule.result()

@@ -20,16 +20,16 @@ from fedmlh.sizing import choose_networks
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Raised when the same settings come to give another model: results, resumed runs and sites of before then do not fit.
+#: Increased when the same settings give another model than before: older results, runs and sites then do not fit.
 TRAINING = 1
 
-#: 64 GiB of float32; beyond it a mistyped size is likelier than a model.
+#: 64 GiB of float32: a larger size is more likely a typing error than a model.
 MAX_PARAMETERS = 2**34
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """All the randomness that travels: the run's seed and one number a hash function (Alg. 2, line 3)."""
+    """All the randomness that travels: the run's seed and one seed per hash function (Alg. 2, line 3)."""
 
     run: int
     labels: tuple[int, ...]
@@ -68,7 +68,7 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """B, or p where every label has a bucket of its own."""
+        """B, or p if every label has a bucket of its own."""
         return self.num_labels if self.identity else self.config.num_buckets
 
     @cached_property
@@ -83,12 +83,12 @@ class Task:
 
     @cached_property
     def networks(self) -> "Task":
-        """What the networks learn that correct the linear model of this task."""
+        """The task of the networks that correct the linear model of this task."""
         config = choose_networks(self.config, self.num_features, self.num_labels)
         return Task(config, self.num_features, self.num_labels)
 
     def initial(self, seed: int) -> "Tensor":
-        """The model that everyone starts from.  # [P]"""
+        """Return the model that server and clients start from.  # [P]"""
         return self.stack.initial(seed, rare=self.config.output_bias == "rare")
 
     @property
@@ -96,10 +96,10 @@ class Task:
         """How every client trains in the first round."""
         return self.recipe_in(1)
 
-    def recipe_in(self, round_number: int) -> Recipe:
-        """How every client trains in a round."""
+    def recipe_in(self, round_index: int) -> Recipe:
+        """Return how every client trains in a round."""
         c = self.config
-        rate = c.learning_rate * c.learning_rate_decay ** (round_number - 1)
+        rate = c.learning_rate * c.learning_rate_decay ** (round_index - 1)
         return add_pull(Recipe(c.loss, c.optimizer, rate, c.local_epochs, c.batch_size, loss_tau=c.loss_tau), c)
 
     @property
@@ -111,18 +111,18 @@ class Task:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names this agreement; a message made under another one is refused."""
+        """The name of this agreement; a message made under another one is refused."""
         agreed = self.agreed | {"training": TRAINING}
         sizes = {"num_features": self.num_features, "num_outputs": self.num_outputs}
         if self.config.label_key == "id":  # by name, sites may know different labels
             sizes["num_labels"] = self.num_labels
         foreign = {part["name"]: part["sha256"] for part in self.config.foreign if part["setting"] in agreed}
-        if foreign:  # one of the same name may be another
+        if foreign:  # parts of the same name may differ
             agreed["parts"] = foreign
         return hashlib.sha256(json.dumps(agreed | sizes, sort_keys=True).encode()).hexdigest()[:32]
 
     def draw_seeds(self) -> Seeds:
-        """The server's choice of hash functions: as given, or drawn from the run's seed."""
+        """Return the server's choice of hash functions: as given, or drawn from the run's seed."""
         labels = _choose(self.config.label_seeds, self.num_tables, 0, self.config.seed, "label hash")
         features = _choose(
             self.config.feature_seeds, self.config.num_feature_maps, 101, self.config.seed, "feature hash"
@@ -130,12 +130,12 @@ class Task:
         return Seeds(self.config.seed, labels, features)
 
     def accepts(self, seeds: Seeds) -> bool:
-        """Whether seeds from outside name as many hash functions as the task has."""
+        """Say whether seeds from outside name as many hash functions as the task has."""
         counts = (len(seeds.labels), len(seeds.features)) == (self.num_tables, self.config.num_feature_maps)
         return counts and all(type(seed) is int and 0 <= seed < 2**32 for seed in (*seeds.labels, *seeds.features))
 
     def label_map(self, seeds: Seeds, keys: Sequence[str]) -> LabelMap:
-        """The tables that the seeds name, over the catalogue's keys or numbers."""
+        """Return the tables that the seeds name, over the keys or numbers of the catalogue."""
         return make_label_map(
             self.config.label_map,
             tuple(keys) if self.config.label_key == "name" else len(keys),
@@ -144,7 +144,7 @@ class Task:
         )
 
     def feature_map(self, seeds: Seeds) -> FeatureMap:
-        """The feature map that the seeds name."""
+        """Return the feature map that the seeds name."""
         return make_feature_map(
             self.num_features,
             self.config.feature_dim,

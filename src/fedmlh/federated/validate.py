@@ -1,5 +1,8 @@
-"""The doors: an update counts only if it is what the server asked for, whole, finite and of plausible size; a client
-trains only on a broadcast that fits its own task."""
+"""The doors of server and clients.
+
+An update counts only if it is what the server asked for, whole, finite and of plausible size. A client trains only on a
+broadcast that fits its own task.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -33,7 +36,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server knows by itself about the updates of one attempt at a round; the door for them."""
+    """What the server expects of the updates of one attempt at a round; the door that checks them."""
 
     run: str
     config: str
@@ -47,15 +50,15 @@ class Expected:
     bounds: Bounds
     #: The most examples that count as a client's weight.
     max_weight: int
-    #: The run's, from which a codec's random choices follow.
+    #: The run's seed, from which a codec's random choices follow.
     seed: int
     #: The aggregation rule of the extra vectors that updates carry; empty: they carry none.
     extra: str = ""
-    #: The rule that makes one update of all.
+    #: The aggregation rule of the updates.
     aggregation: str = "mean"
 
     def check(self, client_id: int, reply: bytes, taken: Collection[int]) -> Update:
-        """Return what an update says if it may count, or raise Rejected with the reason."""
+        """Return an update if it may count, or raise Rejected with the reason."""
         codec, size = make_codec(self.codec), self.num_parameters
         header, payload = unpack(UpdateHeader, reply, (1 + bool(self.extra)) * codec.size(size))
         self._check_header(header, client_id, taken)
@@ -98,7 +101,7 @@ def _let_in(values: Tensor, name: str, transforms: list[ServerTransform]) -> Del
         delta = transform.apply(delta)
     largest = _largest(delta.values)
     if largest > LIMIT:
-        raise Rejected(Reason.RANGE, f"a number of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
+        raise Rejected(Reason.RANGE, f"a value of the {name} is {largest:.3g}, at most {LIMIT:g} is allowed")
     return delta
 
 

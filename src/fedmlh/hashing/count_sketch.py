@@ -11,8 +11,8 @@ _CHUNK = 1 << 18
 class CountSketch:
     """A vector kept in `num_tables` × `num_buckets` cells, from which single values are estimated.
 
-    A table's hash function is multiply-shift on 64 bits, whose upper 33 are 2-universal: 32 choose the bucket, one the
-    sign. Multiplier and summand come from the generator.
+    A table's hash function is multiply-shift on 64 bits. Its upper 33 bits are 2-universal: 32 choose the bucket, one
+    the sign. Multiplier and summand come from the generator.
     """
 
     def __init__(self, num_tables: int, num_buckets: int, rng: np.random.Generator) -> None:
@@ -41,7 +41,7 @@ class CountSketch:
         return values
 
     def _places(self, start: int, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, table after table, the buckets and signs of so many values."""
+        """Yield the buckets and signs of `count` values, table by table."""
         keys = np.arange(start, start + count, dtype=np.uint64)
         for factor, summand in self.hashes:
             mixed = keys * factor + summand

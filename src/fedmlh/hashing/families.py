@@ -1,4 +1,4 @@
-"""Hash families: from integers or strings to buckets, each function named by nothing but its seed."""
+"""Hash families: from integers or strings to buckets; a seed alone determines a function."""
 
 import hashlib
 import unicodedata

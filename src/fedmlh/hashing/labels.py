@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelMap:
-    """R tables of B buckets over p labels; only what names it (family and seeds) ever travels."""
+    """R tables of B buckets over p labels; only hash family and seeds travel, never the tables."""
 
     buckets: np.ndarray  # [R, p] int64
     num_buckets: int  # B
@@ -28,7 +28,7 @@ class LabelMap:
         return int(self.buckets.shape[0])
 
     def union(self, Y: "csr_matrix") -> "tuple[csr_matrix, ...]":
-        """Unite labels into bucket labels, positive if any label is (Alg. 2, line 6).  # [n, p] -> R × [n, B]"""
+        """Return bucket labels: a bucket is positive if a label in it is (Alg. 2, line 6).  # [n, p] -> R × [n, B]"""
         return tuple(self._union(Y, buckets) for buckets in self.buckets)
 
     def _union(self, Y: "csr_matrix", buckets: np.ndarray) -> "csr_matrix":
@@ -42,7 +42,7 @@ class LabelMap:
         return merged
 
 
-#: The labels' keys where sites join by name, or just how many there are.
+#: The keys of the labels if sites know labels by name; else the number of labels.
 Labels = tuple[str, ...] | int
 
 
@@ -50,7 +50,7 @@ Labels = tuple[str, ...] | int
 def make_label_map(family: str, labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
     """Return one table per seed over the labels.
 
-    The last two maps are kept, so that thousands of simulated clients share one. Nobody may write to it.
+    The last two maps are cached, so that thousands of simulated clients share one. It must not be changed.
     """
     made: LabelMap = find("label map", family)(labels, seeds, num_buckets)
     return made
@@ -64,8 +64,8 @@ def _keep_all(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> Label
 
 
 @register("label map", "balanced")
-def _deal_out(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
-    """Deal labels out to buckets in a random order, so that all buckets have as many."""
+def _balance(labels: Labels, seeds: tuple[int, ...], num_buckets: int) -> LabelMap:
+    """Spread labels over buckets at random, so that bucket sizes differ by at most one."""
     orders = [generator(seed, "balanced labels").permutation(_count(labels)) for seed in seeds]
     return LabelMap(np.stack([order % num_buckets for order in orders]), num_buckets)
 

@@ -1,7 +1,7 @@
 """The paper's lemmas and theorems as functions, each beside what it predicts (docs/theory.md).
 
 "Uniform hashing" means that every label falls into each of a table's B buckets with probability 1/B, independently of
-all other labels and tables. MurmurHash3 behaves like it; a 2-universal map promises as much for pairs of labels only;
+all other labels and tables. MurmurHash3 behaves like it; a 2-universal map promises this for pairs of labels only;
 in a balanced map labels collide slightly less often.
 """
 
@@ -20,8 +20,8 @@ from fedmlh.hashing.labels import LabelMap
 def lemma1_bound(counts: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return Lemma 1's bound as printed: least expected positives per bucket, from positives per label.  # [p] -> [p]
 
-    No bound once points carry more than about two labels: a bucket's positives are a union, but it counts a point once
-    for each of its labels, also where that point carries label j already; `expected_positives` is exact.
+    It is no bound if points carry more than about two labels: a bucket's positives are a union, but the lemma counts a
+    point once per label, even if the point carries label j already. `expected_positives` is exact.
     """
     _check_counts(num_buckets=num_buckets)
     total = counts.sum()
@@ -60,7 +60,7 @@ def smallest_buckets(num_labels: int, num_tables: int, delta: float) -> int:
     _check_counts(num_labels=num_labels, num_tables=num_tables)
     if not 0 < delta < 1:
         raise UserError(f"delta is {delta}: a probability lies between 0 and 1, e.g. 0.01")
-    # The decimal number that was meant: the float below 0.3 would ask for one bucket more.
+    # The decimal number that the user wrote: the float just below 0.3 would need one bucket more.
     needed = math.ceil(math.comb(num_labels, 2) / Fraction(str(delta)))
     low, high = 1, 1 << needed.bit_length() // int(num_tables) + 1
     while low < high:
@@ -70,7 +70,7 @@ def smallest_buckets(num_labels: int, num_tables: int, delta: float) -> int:
 
 
 def lemma2_bound(num_labels: int, num_tables: int, num_buckets: int) -> float:
-    """Return how many pairs of labels are expected to collide in all tables: a bound on the chance that any does.
+    """Return the expected number of label pairs that collide in all tables; it bounds the chance of any collision.
 
     p(p − 1) / 2B^R, the union bound behind Lemma 2. 2-universal hashing is enough for it, and it may exceed 1.
     """
@@ -106,7 +106,7 @@ def colliding_pairs(label_map: LabelMap) -> int:
 
 
 def kl_divergence(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the Kullback-Leibler divergence of two distributions given as counts; infinite if b lacks what a has."""
+    """Return the Kullback-Leibler divergence of two distributions as counts; infinite if b is 0 where a is not."""
     if not a.sum() > 0 or not b.sum() > 0:
         raise UserError("a client without positives has no label distribution: leave it out, or smooth the counts")
     # Rounding may put equal distributions just below 0.
@@ -125,8 +125,8 @@ def client_divergence(Y_a: csr_matrix, Y_b: csr_matrix, label_map: LabelMap, smo
     """Return the KL divergence between two clients before and after hashing (Theorem 2).
 
     The theorem assumes one label per point and no label missing on a client, so `smoothing` is added to each label's
-    count before hashing; then sums never lie above labels, with equality, against the theorem's strict sign, where the
-    labels of a bucket differ by one ratio. Unions of points with several labels are outside it and may lie above.
+    count before hashing. Then `sums` is never above `labels`. It equals `labels` (the theorem says: is below) if, in
+    each bucket, all labels have one ratio of counts. The theorem does not cover `unions`, which may be above.
     """
     p, B = len(label_map.buckets[0]), label_map.num_buckets
     counts = [np.bincount(Y.indices, minlength=p) + smoothing for Y in (Y_a, Y_b)]

@@ -15,16 +15,16 @@ from fedmlh.model.stack import Stack
 
 try:
     from fedmlh.model.kernels import training as compiled
-except (ImportError, RuntimeError):  # no numba, or nowhere to keep what it compiles: plain torch, more slowly
+except (ImportError, RuntimeError):  # no numba, or no folder for its cache: plain torch, which is slower
     compiled = None  # type: ignore[assignment]
 
-#: The step that shows a gradient: a power of two, so large that the model it starts from is lost in rounding.
+#: The learning rate that reveals a gradient: a power of two, so large that the model itself is lost in rounding.
 _PROBE = 2.0**24
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A client's `Split` as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
+class HashedShard:
+    """A client's shard as the model sees it: hashed features, a matrix per map, and bucket labels, one per table."""
 
     features: tuple[csr_matrix, ...]  # 1 or R × [n, d̃]
     buckets: tuple[csr_matrix, ...]  # R × [n, B]
@@ -34,7 +34,7 @@ class Shard:
 
 
 def train_shard(
-    stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
+    stack: Stack, flat: Tensor, shard: HashedShard, recipe: Recipe, orders: np.ndarray, correction: Tensor | None = None
 ) -> tuple[Tensor, float]:
     """Train all R sub-models on a shard, from `flat` [P]; return new parameters and the last epoch's mean loss.
 
@@ -45,7 +45,7 @@ def train_shard(
     return loop(stack, flat, shard.features, shard.buckets, orders, recipe, correction)
 
 
-def full_gradient(stack: Stack, flat: Tensor, shard: Shard, recipe: Recipe) -> Tensor:
+def full_gradient(stack: Stack, flat: Tensor, shard: HashedShard, recipe: Recipe) -> Tensor:
     """Return the gradient at `flat` of the mean loss over all points of a shard, by the loop that trains it.  # [P]
 
     A step of SGD ends at flat − rate · gradient; at a rate so large the difference is the gradient to full precision.

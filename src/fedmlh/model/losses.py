@@ -1,7 +1,7 @@
-"""Losses over buckets, from the positive buckets' indices alone: no target matrix is ever made.
+"""Losses over buckets, from the indices of positive buckets alone: no target matrix is built.
 
-Each is a sum over tables of the loss that a table alone would have, so that the gradient of a sub-model
-does not depend on how many others there are.
+Each is a sum over tables of the loss that the table alone would have, so that the gradient of a sub-model
+does not depend on the number of tables.
 """
 
 import math
@@ -48,10 +48,10 @@ def softmax_cross_entropy(logits: Tensor, positives: Positives) -> Tensor:
 
 
 def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
-    """Return logits that say how often points carry each bucket, and no more.
+    """Return the logits that predict each bucket's frequency, and nothing else.
 
-    One more point is assumed, in which each bucket is as likely as the table's average one: so a bucket that was never
-    seen counts as rare, not as one that was seen once.
+    One more point is assumed, with the table's average frequency in each bucket. So a bucket that no point carries
+    counts as rare, not as carried once.
     """
     average = (counts.sum(axis=1, keepdims=True) + 1) / (points * counts.shape[1] + 2)
     share = (counts + average) / (points + 1)
@@ -59,22 +59,22 @@ def log_odds(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
 
 
 def log_shares(counts: np.ndarray, points: int) -> np.ndarray:  # [R, B] -> [R, B]
-    """Return logits that say each bucket's share of a table's positives, and no more; every count is raised by 1."""
+    """Return the logits that predict each bucket's share of a table's positives; 1 is added to every count."""
     return np.asarray(np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised, and what the logits then mean."""
+    """A function to minimise, and what the logits mean under it."""
 
     value: Callable[[Tensor, Positives], Tensor]
     #: Log-probability of each bucket under the model that the loss fits.  # [R, n, B] -> [R, n, B]
     log_likelihood: Callable[[Tensor], Tensor]
-    #: If balanced: from counts and points, what a client's bucket frequencies say, so that its logits need not say it.
+    #: If balanced: from counts and points, the logits of a client's bucket frequencies, which the model need not learn.
     known: Callable[[np.ndarray, int], np.ndarray] | None = None
     #: The compiled loop that knows its gradient: bce or softmax. If empty, plain torch trains it.
     kernel: str = ""
-    #: Bounds the length of its derivative by the outputs of a table, given their number.
+    #: A bound on the length of its derivative with respect to the outputs of a table, given their number.
     steepest: Callable[[int], float] = lambda outputs: math.inf
 
 
@@ -104,7 +104,7 @@ register("loss", "balanced-softmax", replace(_SOFTMAX, known=log_shares))
 
 
 def logit_offsets(buckets: tuple[csr_matrix, ...], recipe: Recipe) -> np.ndarray | None:  # R × [n, B] -> [R, B]
-    """Return what a balanced loss adds to a client's logits in training: τ times what its bucket frequencies say.
+    """Return what a balanced loss adds to a client's logits in training: τ times the logits of its frequencies.
 
     The model then need not learn how frequent a bucket is at this client, which differs from client to client.
     Prediction adds nothing, and so does not favour frequent buckets (logit adjustment, Menon et al. 2021; with softmax:

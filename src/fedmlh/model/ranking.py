@@ -1,8 +1,8 @@
 """From hashed features to the best labels: bucket scores of all tables, decoded into exact top-k by score, then id.
 
 `decode` is the reference, in plain torch. `Decoder` gives the same bits faster, by the compiled filter of
-fedmlh.model.kernels.decode where that pays. `Ranker` runs a model in batches that never hold points × labels of a whole
-set.
+fedmlh.model.kernels.decode where that pays. `Ranker` runs a model in batches, so that scores of all points for all
+labels are never in memory at once.
 """
 
 import importlib
@@ -26,14 +26,14 @@ _SMALL = 1 << 11
 _SMALL_FOR_THREADS = 1 << 22
 #: Compiled code keeps the k best in order by insertion, which pays up to this k and this share of all labels.
 _LARGEST_K, _LARGEST_SHARE = 1024, 1 / 32
-#: Label scores that plain code holds at once.
+#: The most label scores that plain code keeps in memory.
 _PLAIN_SCORES = 1 << 23
-#: Numbers that a batch of points may hold per layer: of the widest one, in all tables.
+#: The most values of a batch in the widest layer, over all tables.
 _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
 #: The decoder works on whole blocks of points.
 _BLOCK = 64
-#: What is averaged over tables, from the logits: by the name of the decoding.
+#: What is averaged over tables, computed from the logits, by the name of the decoding.
 _SCORES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
     "log-probs": lambda loss, logits: loss.log_likelihood(logits),
     "logits": lambda loss, logits: logits,
@@ -56,8 +56,8 @@ def top_labels(scores: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     """
     k = min(k, scores.shape[1])
     best, labels = scores.topk(k, dim=1)
-    # torch breaks ties as it likes. Inside the top k a sort by (score, id) mends that; where a tie crosses
-    # the k-th place, labels that were left out may have lower ids, and the row is sorted whole.
+    # torch breaks ties in any order. Inside the top k a sort by (score, id) repairs that. If a tie crosses
+    # the k-th place, labels that were left out may have lower ids, so the whole row is sorted.
     crossing = ((scores >= best[:, -1:]).sum(dim=1) > k).nonzero().squeeze(1)
     for row in crossing.tolist():
         whole = torch.sort(scores[row], descending=True, stable=True).indices[:k]
@@ -74,7 +74,7 @@ def decode(bucket_scores: Tensor, buckets: Tensor, k: int) -> tuple[np.ndarray, 
 
 @cache
 def _kernels() -> Any:
-    """Load the compiled twin when it is first needed; None where numba is not installed (extra `fast`)."""
+    """Load the compiled twin when it is first needed; return None if numba is not installed (extra `fast`)."""
     try:
         return importlib.import_module("fedmlh.model.kernels.decode")
     except (ImportError, RuntimeError):  # RuntimeError: there is nowhere to keep what numba compiles
@@ -82,7 +82,7 @@ def _kernels() -> Any:
 
 
 class Decoder:
-    """Gives the bits of `decode` by the fastest way for a batch; what a label map alone decides is prepared once."""
+    """Decodes as `decode` does, to the bit, in the fastest way for a batch; the label map is prepared once."""
 
     def __init__(self, buckets: Tensor, num_buckets: int) -> None:
         self.buckets = buckets  # [R, p]
@@ -144,7 +144,7 @@ class Decoder:
     def _tasks(
         self, scores: np.ndarray, labels: np.ndarray, values: np.ndarray, fit: np.ndarray, threads: int
     ) -> list[partial[None]]:
-        """List calls that each decode a run of points: in blocks by the filter, those left over one at a time."""
+        """List calls that each decode consecutive points: in blocks by the filter, the rest one at a time."""
         kernels, num_points = _kernels(), len(labels)
         rest = num_points % kernels.BLOCK
         blocked = 0 if self._identity else num_points - (rest if rest < kernels.FEW else 0)
@@ -196,7 +196,7 @@ class Ranker:
 
     @torch.no_grad()
     def score(self, model: Tensor, features: tuple[csr_matrix, ...]) -> Tensor:
-        """Score each bucket for each point, as the run's decoding wants it.  # M × [n, d̃] -> [R, n, B]"""
+        """Score each bucket for each point, as the decoding needs it.  # M × [n, d̃] -> [R, n, B]"""
         layers = self.stack.views(model.to(self.buckets.device))
         logits = forward_sparse(layers, features)
         return _SCORES[self.decoding](find_loss(self.loss), logits)

@@ -1,4 +1,4 @@
-"""How a client trains, in one record that the plain and the compiled loop both read."""
+"""How a client trains: one record for both the plain and the compiled loop."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How many threads a computation uses is part of its result: sums split over threads round differently."""
+"""The number of threads, which is part of a result: sums that are split over threads round differently."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _controller() -> ThreadpoolController:
-    # Looks through the loaded libraries, which takes a while: once is enough. scipy's BLAS, which the compiled loops
+    # It looks through the loaded libraries, which takes a while: once is enough. scipy's BLAS, which the compiled loops
     # call, must be among them.
     import_module("scipy.linalg.cython_blas")
     return ThreadpoolController()

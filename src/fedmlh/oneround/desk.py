@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from fedmlh.federated.messages import Reason, Rejected, RequestHeader, StatisticsHeader, pack, unpack
 from fedmlh.federated.task import Task
 from fedmlh.oneround.budget import MOST_PAIRS, most_slots
-from fedmlh.oneround.exchange import COUNTS, HELD, MOST_BYTES, RESULT, SUMS, asks_for_buckets
+from fedmlh.oneround.exchange import COUNTS, HELD_OUT, MOST_BYTES, RESULT, SUMS, asks_for_buckets
 from fedmlh.oneround.holding import Extent
 from fedmlh.oneround.points import most_square
 from fedmlh.oneround.sums import Sums
@@ -88,7 +88,7 @@ class Desk:
 
     def read_held_out(self, client: int, message: bytes, terms: Terms, num_slots: int, whole: Extent) -> Sums:
         """Return the sums over the held-out points of a client with such sums over all points, or Rejected."""
-        sums = self.read_sums(client, message, terms, num_slots, HELD)
+        sums = self.read_sums(client, message, terms, num_slots, HELD_OUT)
         if not whole.covers(sums):
             raise Rejected(Reason.RANGE, "more is held out than there is")
         return sums
@@ -152,7 +152,7 @@ class Desk:
             raise Rejected(Reason.CLIENT, f"statistics of client {header.client}")
         if header.part != part:
             raise Rejected(Reason.ROUND, f"'{header.part:.16}' where '{part}' was asked for")
-        least = 0 if part == HELD else 1
+        least = 0 if part == HELD_OUT else 1
         if not least <= header.examples <= self.max_examples[client]:
             raise Rejected(Reason.EXAMPLES, f"{header.examples:,} of at most {self.max_examples[client]:,} points")
         return payload, header.examples

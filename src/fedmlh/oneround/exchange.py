@@ -21,7 +21,7 @@ from fedmlh.oneround.terms import Counts, Terms, name_terms
 from fedmlh.oneround.wire import encode_sums
 
 #: What a client can be asked for, and what it is sent in the end.
-COUNTS, SUMS, HELD, RESULT = "counts", "sums", "held-out", "result"
+COUNTS, SUMS, HELD_OUT, RESULT = "counts", "sums", "held-out", "result"
 #: The most bytes of a message.
 MOST_BYTES = 2**31
 
@@ -87,7 +87,7 @@ class Respondent:
         examples = len(self)
         if header.part == COUNTS:
             answer = Counts.of(self.X).encode()
-        elif header.part in (SUMS, HELD):
+        elif header.part in (SUMS, HELD_OUT):
             rows = self._choose_rows(header.part)
             try:
                 terms = _read_terms(bytes(payload), self.task.num_features)

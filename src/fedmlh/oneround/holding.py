@@ -72,15 +72,15 @@ class Extent:
         )
 
 
-def choose_ridge(fit: Problem, held: Problem, device: torch.device) -> float:
+def choose_ridge(fit: Problem, held_out: Problem, device: torch.device) -> float:
     """Return the λ with which the solution of one problem has the least squared error on the points of another."""
     columns = pick_outputs(fit.counts)
-    right, outward = (problem.cross[:, columns].toarray() for problem in (fit, held))
+    right, outward = (problem.cross[:, columns].toarray() for problem in (fit, held_out))
 
     def score(ridge: float) -> float:
         solver = Solver(fit.system(ridge), len(columns), device, exact=False)
         solution = solver(torch.from_numpy(right)).cpu().numpy()
-        error = measure_error(held, solution, outward)
+        error = measure_error(held_out, solution, outward)
         if not np.isfinite(error):
             raise NotPositive("a solution that is not finite")
         return -error
@@ -88,12 +88,12 @@ def choose_ridge(fit: Problem, held: Problem, device: torch.device) -> float:
     return climb(RIDGES, score)
 
 
-def measure_error(held: Problem, solution: np.ndarray, outward: np.ndarray) -> float:
+def measure_error(held_out: Problem, solution: np.ndarray, outward: np.ndarray) -> float:
     """Return the squared error of a solution on held-out points, without what does not depend on it.
 
     # [1 + s, k], and of the same outputs Σ x yᵀ of the held-out points [1 + s, k]
     """
-    return float(np.sum(solution * (held.system(0.0).matrix @ solution)) - 2 * np.sum(solution * outward))
+    return float(np.sum(solution * (held_out.system(0.0).matrix @ solution)) - 2 * np.sum(solution * outward))
 
 
 def pick_outputs(counts: np.ndarray) -> np.ndarray:

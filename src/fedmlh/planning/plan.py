@@ -180,9 +180,9 @@ def _message_bytes(task: Task, examples: int) -> tuple[int, int, int]:
     """What an update, a broadcast of round 1 and one of round 2 weigh: real headers, and the payload's size."""
     config, seeds, run = task.config, task.draw_seeds(), "0" * 16
 
-    def broadcast(number: int, codec: str, accepted: list[int]) -> int:
+    def broadcast(round_index: int, codec: str, accepted: list[int]) -> int:
         labels, features = list(seeds.labels), list(seeds.features)
-        header = BroadcastHeader(run, task.fingerprint, number, 0, 0, codec, seeds.run, labels, features, accepted)
+        header = BroadcastHeader(run, task.fingerprint, round_index, 0, 0, codec, seeds.run, labels, features, accepted)
         return len(pack(header, b""))
 
     # π has as many digits as a mean loss.

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from fedmlh.config import Config
-from fedmlh.sizing import FEWEST_INPUTS, NARROWEST, WIDEST, fit_width, numbers_within
+from fedmlh.sizing import FEWEST_INPUTS, NARROWEST, WIDEST, fit_width, parameters_within
 
 _LARGE = 8 << 20
 _SETTINGS: dict[str, Any] = {
@@ -23,10 +23,10 @@ def recommend(budget: int, num_features: int, num_labels: int, **settings: Any) 
     large = budget >= _LARGE
     tables = 16 if large else 8
     buckets = min(num_labels, max(32, round((4 if large else 6) * math.sqrt(num_labels))))
-    numbers = numbers_within(budget, tables)
-    width = min(WIDEST, max(NARROWEST, round(0.07 * numbers**0.6)))
-    inputs = min(num_features, max(FEWEST_INPUTS, (numbers - buckets) // width - buckets - 1))
-    width = min(WIDEST, fit_width(numbers, inputs, buckets))
+    parameters = parameters_within(budget, tables)
+    width = min(WIDEST, max(NARROWEST, round(0.07 * parameters**0.6)))
+    inputs = min(num_features, max(FEWEST_INPUTS, (parameters - buckets) // width - buckets - 1))
+    width = min(WIDEST, fit_width(parameters, inputs, buckets))
     found = _SETTINGS | {"feature_map": "none"} if inputs == num_features else _SETTINGS
     return Config(
         **found,

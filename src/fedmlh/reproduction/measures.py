@@ -52,8 +52,8 @@ def measure(job: Measurement, scratch: Path) -> dict[str, Any]:
     """The result of a job; a training run keeps its checkpoints in `scratch` until it has finished."""
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "describe": lambda: describe_set(_open(job.source), job.config),
-        "train": lambda: train(job, scratch),
-        "sweep": lambda: train(job, scratch),
+        "train": lambda: measure_training(job, scratch),
+        "sweep": lambda: measure_training(job, scratch),
         "time": lambda: time_rounds(_open(job.source), job.config),
         "hash": lambda: check_hashing(_open(job.source), job.config, job.options["draws"]),
         "embed": lambda: check_rate(job.options["draws"]),
@@ -66,7 +66,7 @@ def _open(source: Source) -> Dataset:
     return source.open()
 
 
-def train(job: Measurement, scratch: Path) -> dict[str, Any]:
+def measure_training(job: Measurement, scratch: Path) -> dict[str, Any]:
     """One training run: figures of its selected round, and a curve for each metric."""
     folder = find_scratch(job, scratch)
     with hold(folder, _PATIENCE):
@@ -128,7 +128,7 @@ def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     task = Task(config, dataset.num_features, dataset.num_labels)
     shards = divide(dataset.train, config).shards
-    server = Server(task, {number: len(shard) for number, shard in shards.items()}, device)
+    server = Server(task, {client_id: len(shard) for client_id, shard in shards.items()}, device)
     state, seconds, alone = server.begin(), list[float](), list[float]()
     with live_in_process(Population(task, server.seeds, shards, b"", dataset.labels, device)) as clients:
         while len(seconds) < _ROUNDS and sum(seconds) < _ENOUGH:

@@ -12,11 +12,11 @@ from fedmlh.runs.rounds import Judge, run_rounds
 _ALONE = {name: setting.default for name, setting in SETTINGS.items() if setting.for_others}
 
 
-def train_alone(population: Population, number: int, judge: Judge, live: Engine) -> Progress:
+def train_alone(population: Population, client_id: int, judge: Judge, live: Engine) -> Progress:
     """Train one client of a population from the same initial model, without anything that is there for others."""
     task = population.task
     task = replace(task, config=task.config.replace(clients_per_round=1, **_ALONE))
-    own = replace(population, task=task, shards={number: population.shards[number]})
-    server = Server(task, {number: own.points(number)[0].shape[0]}, population.device)
+    own = replace(population, task=task, shards={client_id: population.shards[client_id]})
+    server = Server(task, {client_id: own.points(client_id)[0].shape[0]}, population.device)
     with live(own, 1) as clients:
         return run_rounds(server, clients, judge)

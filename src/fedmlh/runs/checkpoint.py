@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedmlh.errors import UserError
-from fedmlh.federated.broadcast import HELD, HELD_ROUND
+from fedmlh.federated.broadcast import BASE, BASE_ROUND
 from fedmlh.federated.client import Memory
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.federated.server import ServerState, Tried
@@ -68,16 +68,16 @@ class Checkpoints:
         for client, memory in progress.memories.items():
             tensors: dict[str, Tensor] = {}
             for part, values in (("kept", memory.kept), ("staged", memory.staged)):
-                tensors |= {f"{part}.{name}": value for name, value in values.items() if name != HELD}
-                if HELD in values:
+                tensors |= {f"{part}.{name}": value for name, value in values.items() if name != BASE}
+                if BASE in values:
                     # All who hold the model of a round hold the same bits: written once, under its round.
-                    held = values[HELD]
-                    sources.setdefault(_held_file(values), (held, {"model": held}))
+                    base = values[BASE]
+                    sources.setdefault(_base_file(values), (base, {"model": base}))
             if tensors:
                 sources[f"client-{client:06d}.safetensors"] = (memory, tensors)
         files: dict[str, bytes | Path] = {}
-        for number, change in progress.server.changes.items():
-            sources[f"change-{number:06d}.bin"] = (change, change)
+        for round_index, change in progress.server.changes.items():
+            sources[f"change-{round_index:06d}.bin"] = (change, change)
         for name, (identity, content) in sources.items():
             if self._newest is not None and self._saved.get(name) is identity:
                 files[name] = self._newest / name
@@ -119,27 +119,27 @@ class Checkpoints:
             state = parse_json(sealed.read("state.json", MOST_JSON))
             if state["run"] != self.run:
                 raise UserError(f"{folder} belongs to another run, with other settings or other data")
-            if not all(0 <= int(number) < self.num_clients for number in state["memories"]):
+            if not all(0 <= int(client_id) < self.num_clients for client_id in state["memories"]):
                 raise ValueError("a client that the run does not have")
             files = self._read_files(sealed)
             tensors = {name: load_tensors(content) for name, content in files.items() if name.endswith(".safetensors")}
             memories = {}
-            for number, (kept_in, staged_in) in state["memories"].items():
-                stored = tensors.get(f"client-{int(number):06d}.safetensors", {})
+            for client_id, (kept_in, staged_in) in state["memories"].items():
+                stored = tensors.get(f"client-{int(client_id):06d}.safetensors", {})
                 kept, staged = (
                     {key.partition(".")[2]: value for key, value in stored.items() if key.startswith(part)}
                     for part in ("kept.", "staged.")
                 )
                 for values in (kept, staged):
-                    if HELD_ROUND in values:
-                        values[HELD] = tensors[_held_file(values)]["model"]
-                memories[int(number)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
+                    if BASE_ROUND in values:
+                        values[BASE] = tensors[_base_file(values)]["model"]
+                memories[int(client_id)] = Memory(kept, staged, tuple(staged_in), tuple(kept_in))
             names = ("model", "best", *(f"server-{name}" for name in state["vectors"]))
             models = {name: tensors[f"{name}.safetensors"]["model"] for name in names}
             self._check_state(state, models, folder)
             vectors = {name: models[f"server-{name}"].to(self.device) for name in state["vectors"]}
-            accepted = {int(number): (first, second) for number, (first, second) in state["accepted"].items()}
-            changes = {number: files[f"change-{number:06d}.bin"] for number in state["changes"]}
+            accepted = {int(client_id): (first, second) for client_id, (first, second) in state["accepted"].items()}
+            changes = {round_index: files[f"change-{round_index:06d}.bin"] for round_index in state["changes"]}
             return Progress(
                 ServerState(
                     state["round"],
@@ -191,7 +191,7 @@ class Checkpoints:
             *(number for when in state["accepted"].values() for number in when),
         ]
         first = rounds - len(state["changes"]) + 1
-        if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and "held" not in state["vectors"]):
+        if state["changes"] != list(range(first, rounds + 1)) or (state["changes"] and BASE not in state["vectors"]):
             raise ValueError("its changes do not lead up to its round")
         check_log([Attempt.from_json(line) for line in state["log"]], rounds, state["tried"]["attempts"])
         for record in history:
@@ -235,5 +235,5 @@ def _read_lengths(stored: dict[str, list[float]]) -> Lengths:
     return lengths
 
 
-def _held_file(values: Mapping[str, Tensor]) -> str:
-    return f"held-{int(values[HELD_ROUND]):06d}.safetensors"
+def _base_file(values: Mapping[str, Tensor]) -> str:
+    return f"held-{int(values[BASE_ROUND]):06d}.safetensors"

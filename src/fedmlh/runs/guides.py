@@ -33,12 +33,12 @@ def _steps(*optimizers: str) -> Callable[[Config], bool]:
     return lambda config: config.server_optimizer in optimizers
 
 
-_HELD = "with more, clients stay near the global model and hardly learn"
+_PULLED = "with more, clients stay near the global model and hardly learn"
 _LOCAL = "with less, clients hardly learn; with more, steps overshoot"
 _SERVER = "with less, the model hardly moves; with more, steps overshoot"
 GUIDES = (
-    Guide("prox_mu", 0, 1e-3, _trains("adam", "softmax"), "adam and a softmax loss", _HELD),
-    Guide("prox_mu", 0, 1e-5, _trains("adam", "bce"), "adam and a bce loss", _HELD),
+    Guide("prox_mu", 0, 1e-3, _trains("adam", "softmax"), "adam and a softmax loss", _PULLED),
+    Guide("prox_mu", 0, 1e-5, _trains("adam", "bce"), "adam and a bce loss", _PULLED),
     Guide("learning_rate", 3e-4, 0.1, lambda config: config.optimizer == "adam", "adam", _LOCAL),
     Guide("learning_rate", 0.3, 10, _trains("sgd", "softmax"), "sgd and a softmax loss", _LOCAL),
     Guide("learning_rate", 10, 1000, _trains("sgd", "bce"), "sgd and a bce loss, which is a mean over outputs", _LOCAL),

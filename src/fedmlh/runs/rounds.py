@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Evaluator, Prepared, selection_score
+from fedmlh.evaluation.evaluate import Evaluator, HashedSplit, selection_score
 from fedmlh.federated.client import Memory
 from fedmlh.federated.mail import Outbox, PartT, Reply
 from fedmlh.federated.participation import list_refused
@@ -56,12 +56,12 @@ class Judge:
 
     evaluator: Evaluator
     name: str  # "validation" or "test": the key of its metrics in the record
-    points: Prepared
+    points: HashedSplit
     metric: str  # "precision" or the paper's "precision_paper"
-    test: Prepared | None = None  # also measured every round, selects nothing
+    test: HashedSplit | None = None  # also measured every round, selects nothing
 
     @classmethod
-    def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: Prepared) -> "Judge":
+    def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: HashedSplit) -> "Judge":
         """Return the judge that the config asks for."""
         if config.selection == "paper":
             return cls(evaluator, "test", test, "precision_paper")
@@ -73,7 +73,7 @@ def conduct(
     server: Server,
     clients: Clients,
     judge: Judge,
-    test: Prepared,
+    test: HashedSplit,
     dataset: Dataset,
     folder: RunFolder,
     *,

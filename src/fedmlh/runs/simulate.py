@@ -55,7 +55,7 @@ def simulate(
         for remark in describe_division(division, config.partition):
             tell(remark)
         shared = encode_points(division.shared) if len(division.shared) else b""
-        examples = {number: len(shard) + len(division.shared) for number, shard in division.shards.items()}
+        examples = {client_id: len(shard) + len(division.shared) for client_id, shard in division.shards.items()}
         server = Server(task, examples, device, shared)
         population = Population(task, server.seeds, division.shards, shared, dataset.labels, device)
         with engine(population, workers) as clients:
@@ -89,15 +89,15 @@ def _compare_clients(
     Alone: the best round on those same points; points that everyone was given it has as well.
     """
     config, evaluator = population.task.config, judge.evaluator
-    parts = {number: rows for number, rows in division.held_out.items() if number in division.shards}
+    parts = {client_id: rows for client_id, rows in division.held_out.items() if client_id in division.shards}
     rows = []
-    for number, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
-        row = make_row(division, number, len(parts[number]), values, config.metrics)
+    for client_id, values in evaluator.evaluate_parts(progress.best_model, judge.points, parts).items():
+        row = make_row(division, client_id, len(parts[client_id]), values, config.metrics)
         if config.local_baseline:
-            tell(f"training client {number} alone")
-            held_out = evaluator.prepare(division.validation.take(parts[number]))
+            tell(f"training client {client_id} alone")
+            held_out = evaluator.prepare(division.validation.take(parts[client_id]))
             own = Judge(evaluator, "validation", held_out, "precision")
-            ended = train_alone(population, number, own, alone)
+            ended = train_alone(population, client_id, own, alone)
             best = ended.history[ended.best_round - 1]["validation"]
             row |= {f"{name}_alone": best[name] for name in ("precision", *config.metrics)}
             row["best_round_alone"] = ended.best_round

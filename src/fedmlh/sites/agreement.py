@@ -66,7 +66,7 @@ class Agreement:
         """The learning problem that server and sites share."""
         return Task(self.config, self.num_features, len(self.labels))
 
-    def number(self, site: str) -> int:
+    def find_client_id(self, site: str) -> int:
         """The number by which the site is sampled."""
         if site not in self.sites:
             raise UserError(f"there is no site {site!a:.40} in this federation: its sites are {', '.join(self.sites)}")

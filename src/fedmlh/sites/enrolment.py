@@ -45,7 +45,7 @@ class Enrolment:
             raise UserError(f"{path} cannot be read ({error.strerror})") from None
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} is not a site's enrolment ({type(error).__name__}: {error})") from None
-        agreement.number(site)
+        agreement.find_client_id(site)
         return cls(site, _read_key(key, f"{path}: the key of site {site}"), examples, held_out)
 
 

@@ -40,17 +40,17 @@ _PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class ServerPoints:
     """What the server measures models on: validation points (the training part of `dataset`) and a test part."""
 
     dataset: Dataset
     #: Of training points wherever they lie: what tells frequent labels from rare ones.
     frequencies: LabelCounts
 
-    def without_validation(self) -> "Yardstick":
+    def without_validation(self) -> "ServerPoints":
         """Return the same without the points that choose; how often labels occur is still known from them."""
         none = self.dataset.train.take(np.zeros(0, np.int64))
-        return Yardstick(replace(self.dataset, train=none), self.frequencies)
+        return ServerPoints(replace(self.dataset, train=none), self.frequencies)
 
     def save(self, folder: Path) -> None:
         """Write the folder in one step."""
@@ -63,7 +63,7 @@ class Yardstick:
         write_sealed(folder, {"about.json": json.dumps(about).encode(), "points.safetensors": pack_matrices(parts)})
 
     @classmethod
-    def load(cls, folder: Path, agreement: Agreement) -> "Yardstick":
+    def load(cls, folder: Path, agreement: Agreement) -> "ServerPoints":
         """Read the folder."""
         sealed = Sealed(folder)
         try:
@@ -91,23 +91,23 @@ class Federation:
 
     @classmethod
     def create(
-        cls, folder: Path, config: Config, yardstick: Yardstick, *, address: str, sites: tuple[str, ...]
+        cls, folder: Path, config: Config, points: ServerPoints, *, address: str, sites: tuple[str, ...]
     ) -> "Federation":
         """Write a new federation: agreement, certificates, points to evaluate on."""
         with hold(folder):
             if not is_empty(folder):
                 raise UserError(f"{folder} is not empty: choose another folder")
-            return cls._write(folder, config, yardstick, address, sites)
+            return cls._write(folder, config, points, address, sites)
 
     @classmethod
     def _write(
-        cls, folder: Path, config: Config, yardstick: Yardstick, address: str, sites: tuple[str, ...]
+        cls, folder: Path, config: Config, points: ServerPoints, address: str, sites: tuple[str, ...]
     ) -> "Federation":
         if find_foreign("reader", config.data_format) is not None:  # each site reads its own files in its own way
             config = config.replace(data_format="auto")
         host, _ = split_address(address)
         identity = make_server_identity([host, "localhost", "127.0.0.1"], DAYS)
-        dataset = yardstick.dataset
+        dataset = points.dataset
         agreement = Agreement(
             address,
             sites,
@@ -128,7 +128,7 @@ class Federation:
             write_secret(server / "server.key", identity.key)
             (server / "server.pem").write_bytes(identity.certificate)
             (server / "ca.crt").write_bytes(identity.authority)
-            yardstick.save(server / "yardstick")
+            points.save(server / "yardstick")
             keep_parts(server / "parts", parts)
         agreement.save(folder / "public")  # of which copies are handed out
         return cls(folder)
@@ -157,28 +157,28 @@ class Federation:
         """Where the run keeps its state and results."""
         return RunFolder(self.path / "run")
 
-    def yardstick(self) -> Yardstick:
+    def server_points(self) -> ServerPoints:
         """What models are measured on."""
-        return Yardstick.load(self.server / "yardstick", self.agreement)
+        return ServerPoints.load(self.server / "yardstick", self.agreement)
 
     def enrolments(self) -> dict[int, Enrolment]:
-        """Who has enrolled, by number."""
+        """Who has enrolled, by client_id."""
         found: dict[int, Enrolment] = {}
         keys: dict[str, str] = {}
         for path in sorted((self.path / "enrolled").glob("*.json")):
             enrolment = Enrolment.load(path, self.agreement)
-            number = self.agreement.number(enrolment.site)
-            if number in found:
+            client_id = self.agreement.find_client_id(enrolment.site)
+            if client_id in found:
                 raise UserError(f"{path}: site {enrolment.site} has enrolled already: leave one of its files")
             if keys.setdefault(enrolment.public_key, enrolment.site) != enrolment.site:
                 raise UserError(f"{path}: site {enrolment.site} has the key of site {keys[enrolment.public_key]}")
-            found[number] = enrolment
+            found[client_id] = enrolment
         return found
 
     def all_enrolments(self) -> dict[int, Enrolment]:
         """The same once nobody is missing."""
         found = self.enrolments()
-        missing = [name for number, name in enumerate(self.agreement.sites) if number not in found]
+        missing = [name for client_id, name in enumerate(self.agreement.sites) if client_id not in found]
         if missing:
             raise UserError(
                 f"not enrolled yet: {', '.join(missing)}; put the enrolment.json that `fedmlh site prepare` wrote at "
@@ -222,7 +222,7 @@ class Federation:
 
     def read_nodes(self) -> dict[int, int]:
         """The node of each site."""
-        return {int(number): int(node) for number, node in _read_json(self.server / "nodes.json").items()}
+        return {int(client_id): int(node) for client_id, node in _read_json(self.server / "nodes.json").items()}
 
     def write_outcome(self, problem: str | None) -> None:
         """How the run ended: with a model, or with this sentence."""

@@ -27,7 +27,7 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.federated.validate import read_broadcast
 from fedmlh.hashing.families import canonical
 from fedmlh.lock import hold, is_empty
-from fedmlh.model.local_training import Shard, draw_orders, train_shard
+from fedmlh.model.local_training import HashedShard, draw_orders, train_shard
 from fedmlh.model.threads import one_thread
 from fedmlh.oneround.exchange import RESULT, SUMS, Respondent
 from fedmlh.parts import find_sources
@@ -46,7 +46,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Points:
+class SitePoints:
     """A `Split` that a site trains on, over the labels it knows, and one held out, over the federation's labels."""
 
     train: Split
@@ -54,7 +54,7 @@ class Points:
     held_out: Split
 
 
-def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell = lambda line: None) -> Points:
+def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell = lambda line: None) -> SitePoints:
     """Return a site's data in the federation's terms, or raise a UserError with the field in which they differ.
 
     The training part is trained on, the test part held out.
@@ -71,7 +71,7 @@ def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell =
             f"{agreement.first_feature} in the federation"
         )
     train, test = (_widen(dataset, split, agreement, data) for split in (dataset.train, dataset.test))
-    return translate(agreement, Points(train, dataset.labels, test), str(data), tell)
+    return translate(agreement, SitePoints(train, dataset.labels, test), str(data), tell)
 
 
 def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> Split:
@@ -83,7 +83,7 @@ def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> 
     return Split(X, split.Y, split.excluded)
 
 
-def translate(agreement: Agreement, points: Points, source: str, tell: Tell = lambda line: None) -> Points:
+def translate(agreement: Agreement, points: SitePoints, source: str, tell: Tell = lambda line: None) -> SitePoints:
     """Return points with the site's own labels in the federation's terms.
 
     A label is looked up by its canonical key, then its name. By name, a label that the catalogue does not list is
@@ -112,11 +112,11 @@ def translate(agreement: Agreement, points: Points, source: str, tell: Tell = la
         None if points.held_out.excluded is None else _move(points.held_out.excluded, places, known),
     )
     if agreement.config.label_key == "id":
-        return Points(Split(points.train.X, _move(points.train.Y, places, known)), agreement.labels, held_out)
+        return SitePoints(Split(points.train.X, _move(points.train.Y, places, known)), agreement.labels, held_out)
     keys = [str(label) if isinstance(label, str) else agreement.labels.keys[label] for label in found]
     own = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     columns = np.array([own[key] for key in keys], np.int64)
-    return Points(
+    return SitePoints(
         Split(points.train.X, _move(points.train.Y, columns, len(own))), Labels(tuple(own), tuple(own)), held_out
     )
 
@@ -130,13 +130,13 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
 
 
 def create_site(
-    folder: Path, agreement: Agreement, site: str, points: Points, *, open_statistics: bool = False
+    folder: Path, agreement: Agreement, site: str, points: SitePoints, *, open_statistics: bool = False
 ) -> dict[str, Any]:
     """Write a site's folder and a new key; what is returned is its enrolment.
 
     `open_statistics` is the operator's consent to what sites show with training one-round.
     """
-    agreement.number(site)
+    agreement.find_client_id(site)
     check_consent(agreement, site, open_statistics)
     check_points(agreement.config, site, len(points.train))
     parts = find_sources(agreement.config.foreign)
@@ -148,13 +148,13 @@ def create_site(
         return _write_site(folder, agreement, site, points)
 
 
-def _write_site(folder: Path, agreement: Agreement, site: str, points: Points) -> dict[str, Any]:
+def _write_site(folder: Path, agreement: Agreement, site: str, points: SitePoints) -> dict[str, Any]:
     agreement.save(folder / "agreement")
     parts = {"X": points.train.X, "Y": points.train.Y, "held_X": points.held_out.X, "held_Y": points.held_out.Y}
     if points.held_out.excluded is not None:
         parts["held_excluded"] = points.held_out.excluded
     consent = {"open_statistics": True} if agreement.config.training == "one-round" else {}
-    about = {"site": site, "number": agreement.number(site), **consent}
+    about = {"site": site, "number": agreement.find_client_id(site), **consent}
     write_sealed(
         folder / "shard",
         {
@@ -187,10 +187,10 @@ class Site:
         try:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("site.json", "labels.json"))
             parts = unpack_matrices(sealed.read("points.safetensors", MOST_BINARY), str(folder / "shard"))
-            self.name, self.number = str(about["site"]), int(about["number"])
+            self.name, self.client_id = str(about["site"]), int(about["number"])
             #: Whether the operator has agreed to what sites show with training one-round.
             self.open_statistics = about.get("open_statistics") is True
-            self.points = Points(
+            self.points = SitePoints(
                 Split(parts["X"], parts["Y"]),
                 Labels(tuple(names["keys"]), tuple(names["names"])),
                 Split(parts["held_X"], parts["held_Y"], parts.get("held_excluded")),
@@ -205,7 +205,7 @@ class Site:
             if not (task.config.correct and claims(BroadcastHeader, message)):
                 return self._answer_request(message)
             task = task.networks
-        broadcast = read_broadcast(message, self.number, task)
+        broadcast = read_broadcast(message, self.client_id, task)
         run, memory = broadcast.header.run, MemoryFile(self.folder / "memory")
         with one_thread():
             update, staged = self._client(task, broadcast.seeds).follow(broadcast, memory.load(run))
@@ -223,7 +223,7 @@ class Site:
             raise Rejected(Reason.EXAMPLES, f"{len(train):,} points are fewer than min_site_points = {least:,}")
         with one_thread():
             labels = self.points.labels
-            return Respondent(task, self.number, train.X, train.Y, labels, self._keep, least).reply(request)
+            return Respondent(task, self.client_id, train.X, train.Y, labels, self._keep, least).reply(request)
 
     def _keep(self, part: str, payload: memoryview) -> None:
         """Keep the terms of this site's sums, and what came of the sums of all."""
@@ -235,8 +235,8 @@ class Site:
         train = self.points.train
         known = self._read_prepared(task)
         if known is not None and known[0] == seeds:
-            return Client.from_shard(task, self.number, seeds, known[1], CPU)
-        client = Client(task, self.number, train.X, train.Y, self.points.labels, CPU)
+            return Client.from_shard(task, self.client_id, seeds, known[1], CPU)
+        client = Client(task, self.client_id, train.X, train.Y, self.points.labels, CPU)
         self._write_prepared(task, seeds, client.prepare(seeds))
         return client
 
@@ -249,12 +249,12 @@ class Site:
             task = task.networks
         seeds = task.draw_seeds()
         shard = self._client(task, seeds).prepare(seeds)
-        few = Shard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))
+        few = HashedShard(tuple(part[:2] for part in shard.features), tuple(part[:2] for part in shard.buckets))
         orders = draw_orders(len(few), task.recipe, generator(seeds.run, "warm-up"))
         with one_thread():
             train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
-    def _read_prepared(self, task: Task) -> tuple[Seeds, Shard] | None:
+    def _read_prepared(self, task: Task) -> tuple[Seeds, HashedShard] | None:
         """Return the hashed points that an earlier message left, if they are whole and of these terms."""
         try:
             first, _, rest = read_checked(self.folder / "prepared").partition(b"\n")
@@ -263,11 +263,11 @@ class Site:
                 return None
             seeds = Seeds(about["run"], tuple(about["labels"]), tuple(about["features"]))
             parts = unpack_matrices(rest, "prepared points")
-            return seeds, Shard(_numbered(parts, "features"), _numbered(parts, "buckets"))
+            return seeds, HashedShard(_numbered(parts, "features"), _numbered(parts, "buckets"))
         except (UserError, KeyError, TypeError, ValueError):
             return None
 
-    def _write_prepared(self, task: Task, seeds: Seeds, shard: Shard) -> None:
+    def _write_prepared(self, task: Task, seeds: Seeds, shard: HashedShard) -> None:
         about = {"config_hash": task.fingerprint, "run": seeds.run}
         about |= {"labels": seeds.labels, "features": seeds.features}
         parts = {f"features.{place}": matrix for place, matrix in enumerate(shard.features)}

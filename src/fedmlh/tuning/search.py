@@ -262,17 +262,17 @@ class Search:
         # A kill may have come between the last report and its verdict.
         judged, sent = self._judged.get(order.name, last - 1), 0
         for record in RunFolder(order.folder).read_metrics():
-            number = record["round"]
+            round_index = record["round"]
             sent += record["bytes_up"] + record["bytes_down"]
-            if number <= judged or order.name in self._verdicts:
+            if round_index <= judged or order.name in self._verdicts:
                 continue
-            if number > last:
-                trial.report(selection_score(record["validation"]), number)
-            if limit is not None and sent > limit * number:
-                self._verdicts[order.name] = (OVER, number)
-            elif number < order.config.rounds and trial.should_prune():
-                self._verdicts[order.name] = (STOPPED, number)
-            self._judged[order.name] = number
+            if round_index > last:
+                trial.report(selection_score(record["validation"]), round_index)
+            if limit is not None and sent > limit * round_index:
+                self._verdicts[order.name] = (OVER, round_index)
+            elif round_index < order.config.rounds and trial.should_prune():
+                self._verdicts[order.name] = (STOPPED, round_index)
+            self._judged[order.name] = round_index
 
     def _end(self, side: Side, trial: Any, state: str, **figures: Any) -> None:
         score = figures.pop("score", None)

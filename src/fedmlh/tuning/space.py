@@ -22,7 +22,7 @@ from fedmlh.sizing import (
     Shape,
     choose_sizes,
     fit_width,
-    numbers_within,
+    parameters_within,
 )
 
 ROUNDS, ONCE = "rounds", "one-round"
@@ -152,7 +152,7 @@ class Networks:
         inputs, share = self.shape.features, values.get("features", 1.0)
         if share < 1:
             inputs = min(inputs, max(min(FEWEST_INPUTS, inputs), round(share * inputs)))
-        width = min(WIDEST, fit_width(numbers_within(self.budget, tables), inputs, outputs))
+        width = min(WIDEST, fit_width(parameters_within(self.budget, tables), inputs, outputs))
         if width < NARROWEST:
             raise NoRoom(f"the budget leaves a hidden layer of {max(0, width)}")
         changes["feature_map"] = "none" if inputs == self.shape.features else self.config.feature_map

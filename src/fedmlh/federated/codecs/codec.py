@@ -1,6 +1,6 @@
-"""What a family of codecs is: one class in a file of its own, which says all that others ask about the family.
+"""A family of codecs: one class in a file of its own, with all that others need to know about the family.
 
-Configs are checked by what these classes say. So their files import numpy and torch only where they compute.
+Configs are checked against these classes, so their files import numpy and torch only inside functions.
 """
 
 from abc import ABC, abstractmethod
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 class Codec(ABC):
     """Encodes vectors of a length both sides know, so that no shape ever travels."""
 
-    #: The least and the largest N of a name `family-N%`; None if names of the family say no N.
+    #: The least and the largest N of a name `family-N%`; None if names of the family have no N.
     percent: ClassVar[tuple[Fraction, Fraction] | None] = None
     #: Whether `+zlib` may follow the name.
     deflates: ClassVar[bool] = True
-    #: Whether broadcasts encode the model itself. Other families are too coarse for that: they encode what changed.
+    #: Whether broadcasts encode the model itself. Other families are too coarse for that: they encode changes.
     whole: ClassVar[bool] = False
-    #: Whether it can leave out more than it sends. What is made up for in later rounds would then grow.
+    #: Whether it can leave out more than it sends. Error feedback would then grow from round to round.
     leaves_more: ClassVar[bool] = False
     #: Whether something is sent for every single value, however coarse.
     every_value: ClassVar[bool] = True
 
-    #: Whether what was left out is kept and added to the next vector; sound only if less is left than was given.
+    #: Whether what was left out is kept and added to the next vector; sound only if less is left out than was given.
     feedback: bool = False
     #: How many times longer than the encoded vector the decoded one may be, in root mean square.
     inflation: float = 1.0
-    #: How changes become one, if sums of them are exact: all that a client missed is then sent as one change.
+    #: How changes are added up, if their sums are exact: all changes that a client missed are then sent as one.
     sums: "Sums | None" = None
 
     def __init__(self, share: Fraction) -> None:
@@ -43,7 +43,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
-        """Return the bytes of a float32 vector; all that is random comes from the generator."""
+        """Return the bytes of a float32 vector; every random choice comes from the generator."""
 
     @abstractmethod
     def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
@@ -56,22 +56,22 @@ class Codec(ABC):
 class Sums(Protocol):
     """Changes of a model whose sums are exact, whatever their order."""
 
-    def encode_change(self, model: "Tensor", held: "Tensor") -> "tuple[bytes, Tensor]":
-        """Return what clients are sent about a round, and the model that they hold after it."""
+    def encode_change(self, model: "Tensor", base: "Tensor") -> "tuple[bytes, Tensor]":
+        """Return the encoded change of a round, and the base model after it."""
 
-    def add(self, held: "Tensor", payload: memoryview) -> "Tensor":
-        """Return the model after a change or a sum of changes, or raise ValueError."""
+    def add(self, base: "Tensor", payload: memoryview) -> "Tensor":
+        """Return the base model after a change or a sum of changes, or raise ValueError."""
 
     def add_up(
         self, changes: Mapping[int, bytes], finished: int, length: int, rounds: Collection[int]
     ) -> dict[int, bytes]:
-        """Return for each of the rounds all changes since then as one, if none of them is missing."""
+        """Return for each of these rounds the sum of all changes since then, unless one of them is missing."""
 
     def encode_difference(self, model: "Tensor", initial: "Tensor") -> bytes | None:
-        """Return all that changed since the initial model; None if that is too much for one change."""
+        """Return the change from the initial model; None if it is too large for one change."""
 
 
 def check_size(payload: memoryview, size: int) -> None:
-    """Raise ValueError unless the payload has just that many bytes."""
+    """Raise ValueError unless the payload has exactly that many bytes."""
     if len(payload) != size:
         raise ValueError(f"{len(payload):,} bytes of payload, {size:,} expected")

@@ -24,19 +24,19 @@ class Deflated(Codec):
         self.inflation = inner.inflation
 
     def size(self, length: int) -> int:
-        """One byte more than the inner codec's."""
+        """Return one byte more than the inner codec needs."""
         return self.inner.size(length) + 1
 
     def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:
-        """A byte that says how, then the inner payload."""
+        """Return a byte (plain or deflated), then the inner payload."""
         plain = self.inner.encode(values, rng)
-        # Codes repeat by chance alone, but for runs of zeros: a search for more takes several times as long.
+        # Apart from runs of zeros, codes repeat only by chance: a thorough search takes several times as long.
         deflater = zlib.compressobj(1, zlib.DEFLATED, _WINDOW, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
         deflated = deflater.compress(plain) + deflater.flush()
         return _DEFLATED + deflated if len(deflated) < len(plain) else _PLAIN + plain
 
     def decode(self, payload: memoryview, length: int, rng: "np.random.Generator") -> "Tensor":
-        """The vector; inflating stops where the inner payload would be too long."""
+        """Return the vector; inflating stops where the inner payload would be too long."""
         how, content = bytes(payload[:1]), payload[1:]
         if how == _DEFLATED:
             content = memoryview(_inflate(content, self.inner.size(length)))
@@ -48,10 +48,10 @@ class Deflated(Codec):
 def _inflate(content: memoryview, limit: int) -> bytes:
     inflater = zlib.decompressobj(_WINDOW)
     try:
-        # One byte over the limit tells too long from just right; 0 would mean no limit.
+        # One byte over the limit shows that it is too long; 0 would mean no limit.
         plain = inflater.decompress(content, limit + 1)
     except zlib.error as error:
         raise ValueError(f"cannot be inflated: {error}") from None
     if len(plain) > limit or not inflater.eof or inflater.unused_data:
-        raise ValueError(f"cannot be inflated to at most {limit:,} bytes, all of it")
+        raise ValueError(f"cannot be inflated to at most {limit:,} bytes")
     return plain

@@ -1,4 +1,4 @@
-"""Plain floats: nothing lost with 4 bytes a value, rounded to the nearest with 2."""
+"""Plain floats: 4 bytes per value without loss, or 2 bytes per value, rounded to the nearest."""
 
 from typing import TYPE_CHECKING, ClassVar
 

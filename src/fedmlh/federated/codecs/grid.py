@@ -24,9 +24,9 @@ class GridCodec(Codec):
     averages out by itself, and is share² / 4 of the squared length at most.
     """
 
-    # A grid of 200 % could leave out all that it was given.
+    # A grid of 200 % could leave out the whole vector.
     percent = (Fraction(25), Fraction(199))
-    deflates = False  # coded near their entropy, levels hold nothing more to find
+    deflates = False  # levels are coded near their entropy: deflating finds nothing more
 
     def __init__(self, share: Fraction) -> None:
         from fedmlh.federated.codecs.grid_changes import GridChanges
@@ -40,7 +40,7 @@ class GridCodec(Codec):
         self.sums = GridChanges(self.choose_exponent)
 
     def size(self, length: int) -> int:
-        """Return a bound that holds since a vector that takes more is rounded to a larger step."""
+        """Return a bound on the bytes; a vector that would take more is rounded to a larger step."""
         return math.ceil(self.bits * length / 8) + 8 * math.isqrt(length) + 64
 
     def encode(self, values: "Tensor", rng: "np.random.Generator") -> bytes:

@@ -1,6 +1,6 @@
-"""Changes on a grid: sums of them are exact, so that all that a client missed is one change.
+"""Changes on a grid: their sums are exact, so that all changes that a client missed are sent as one.
 
-Every model that clients hold consists of multiples of 2^-14 of at most 1024 in magnitude. A float32 holds such numbers
+Every base model consists of multiples of 2^-14 of at most 1024 in magnitude. A float32 holds such numbers
 exactly, and so their sums and differences, in whatever order they are added.
 """
 
@@ -20,7 +20,7 @@ _MOST = int(LIMIT) << -FINEST
 
 
 def snap(model: Tensor) -> Tensor:
-    """Return the nearest model that clients can hold."""
+    """Return the base model on the grid that is nearest to a model."""
     return _to_model(_to_steps(model.cpu().numpy()))
 
 
@@ -30,23 +30,23 @@ class GridChanges:
     def __init__(self, choose_exponent: Callable[[np.ndarray], int]) -> None:
         self._choose_exponent = choose_exponent
 
-    def encode_change(self, model: Tensor, held: Tensor) -> tuple[bytes, Tensor]:
-        """Return what clients are sent about a round, and the model that they hold after it."""
-        old = _to_steps(held.cpu().numpy())
+    def encode_change(self, model: Tensor, base: Tensor) -> tuple[bytes, Tensor]:
+        """Return the encoded change of a round, and the base model after it."""
+        old = _to_steps(base.cpu().numpy())
         wanted = model.cpu().numpy() - _to_model(old).numpy()
         exponent = max(FINEST, self._choose_exponent(wanted))
-        # To the nearest: what is left out is in the next change.
+        # Rounded to the nearest: the next change makes up for what is left out.
         levels = np.rint(np.ldexp(wanted, -exponent)).astype(np.int32)
         new = old + (levels << exponent - FINEST)
         beyond = np.flatnonzero(np.abs(new) > _MOST)
         if len(beyond):
             levels[beyond] -= np.sign(levels[beyond])
             new = old + (levels << exponent - FINEST)
-        return write_levels(levels, exponent), _to_model(new).to(held.device)
+        return write_levels(levels, exponent), _to_model(new).to(base.device)
 
-    def add(self, held: Tensor, payload: memoryview) -> Tensor:
-        """Return the model after changes; ValueError if they are none, or lead out of what clients can hold."""
-        model = snap(held) + read_vector(payload, len(held))
+    def add(self, base: Tensor, payload: memoryview) -> Tensor:
+        """Return the base model after changes; raise ValueError if they are not valid, or lead out of the grid."""
+        model = snap(base) + read_vector(payload, len(base))
         if float(model.abs().max()) > LIMIT:
             raise ValueError(f"a model with values beyond {LIMIT:g}")
         return model
@@ -54,28 +54,28 @@ class GridChanges:
     def add_up(
         self, changes: Mapping[int, bytes], finished: int, length: int, rounds: Collection[int]
     ) -> dict[int, bytes]:
-        """Return for each of the rounds all changes since then as one, if none of them is missing."""
+        """Return for each of these rounds the sum of all changes since then, unless one of them is missing."""
         sums: dict[int, bytes] = {}
         total = np.zeros(length, np.int32)
-        for number in range(finished, min(rounds, default=finished), -1):
-            if number not in changes:
+        for round_index in range(finished, min(rounds, default=finished), -1):
+            if round_index not in changes:
                 break
-            levels, exponent = _read_own(changes[number], length)
+            levels, exponent = _read_own(changes[round_index], length)
             total += levels.astype(np.int32) << exponent - FINEST
-            if number - 1 in rounds:
-                payload = changes[number] if number == finished else _write_sum(total)
+            if round_index - 1 in rounds:
+                payload = changes[round_index] if round_index == finished else _write_sum(total)
                 if payload is not None:
-                    sums[number - 1] = payload
+                    sums[round_index - 1] = payload
         return sums
 
     def encode_difference(self, model: Tensor, initial: Tensor) -> bytes | None:
-        """Return all that changed since the initial model; None if that has too many steps."""
+        """Return the change from the initial model; None if that has too many steps."""
         return _write_sum(_to_steps(model.cpu().numpy()) - _to_steps(initial.numpy()))
 
 
 @lru_cache(maxsize=16)
 def _read_own(change: bytes, length: int) -> tuple[np.ndarray, int]:
-    """Return levels and exponent of a change, which is needed again until no client has missed it; a byte per level."""
+    """Return levels, a byte each if they fit, and exponent of a change; cached, since several rounds need them."""
     levels, exponent = read_levels(memoryview(change), length)
     small = levels.astype(np.int8)
     return (small if np.array_equal(small, levels) else levels.astype(np.int32)), exponent

@@ -19,7 +19,7 @@ BLOCK = 32
 LEVELS = 1 << 24
 _CLASSES = 29
 _BIAS = 127
-#: In place of an exponent: the vector was not finite, or beyond float32 once it was rounded.
+#: Stands for the exponent if the vector was not finite, or went beyond float32 by rounding.
 NOT_FINITE = 255
 
 
@@ -57,13 +57,13 @@ def read_vector(payload: memoryview, length: int) -> Tensor:
 def read_levels(payload: memoryview, length: int) -> tuple[np.ndarray, int]:
     """Return the levels of a finite vector, as float32, and the exponent of their step, or raise ValueError."""
     if not payload or not 0 < payload[0] < NOT_FINITE:
-        raise ValueError("a step that is none")
+        raise ValueError("an invalid step")
     steps, rest = coding.decode(payload[1:], np.zeros(-(-length // BLOCK), np.uint8))
     if steps.size and steps.max() > 2 * _CLASSES:
-        raise ValueError("a class that is none")
+        raise ValueError("an invalid class")
     classes = np.cumsum(_unfold(steps))
     if classes.size and not 0 <= classes.min() <= classes.max() <= _CLASSES:
-        raise ValueError("a class that is none")
+        raise ValueError("an invalid class")
     live = np.flatnonzero(classes)
     folded, rest = coding.decode(rest, np.repeat(classes[live].astype(np.uint8), BLOCK))
     if rest:

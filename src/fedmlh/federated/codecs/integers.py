@@ -1,4 +1,4 @@
-"""Integers of 8, 4 or 2 bits with a scale a block, rounded up or down at random so that the mean is exact."""
+"""Integers of 8, 4 or 2 bits with a scale per block, rounded up or down at random so that the mean is exact."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-#: Values that share a scale: 16 bits of scale cost an eighth of a bit a value.
+#: Values that share a scale: 16 bits of scale cost an eighth of a bit per value.
 BLOCK = 128
 #: Values worked on at a time, so that what a step leaves is still in the cache for the next one.
 _CHUNK = 512 * BLOCK
@@ -22,7 +22,7 @@ class IntCodec(Codec):
 
     A scale is the upper half of a float32, rounded up so that no value lies beyond it: all of float32's range in two
     bytes. A block that holds NaN or infinity decodes to values that are not finite, and so is refused later.
-    What rounding leaves out averages out by itself. Keeping it for later gains nothing with 8 or 4 bits, and with 2 it
+    What rounding leaves out averages out by itself. Error feedback gains nothing with 8 or 4 bits, and with 2 bits it
     does harm: more may be left out than was given, so that it would grow.
     """
 
@@ -38,7 +38,7 @@ class IntCodec(Codec):
         # with one value 1 and all others as large as makes (1 + 127 a / top) / (1 + 127 a²) largest.
         self.inflation = math.sqrt((1 + math.sqrt(1 + (BLOCK - 1) / self.top**2)) / 2)
         self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        #: What each byte stands for: levels from −1 to 1, and whether all its codes stand for one.
+        #: What each byte stands for: levels from −1 to 1, and whether all its codes are valid.
         codes = np.arange(256)[:, None] >> self._shifts & 2**bits - 1
         levels = (codes - self.top).astype(np.float32) / np.float32(self.top)  # [256, 8 / bits]
         # The levels of a byte side by side as one item, so that they are looked up at once.

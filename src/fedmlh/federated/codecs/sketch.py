@@ -1,4 +1,4 @@
-"""A Count Sketch of the vector (the paper's Algorithm 1): fewer cells than values, hashed anew for every message."""
+"""A Count Sketch of the vector (the paper's Algorithm 1): fewer cells than values, with new hashes per message."""
 
 import math
 from fractions import Fraction
@@ -17,10 +17,10 @@ ROWS = 5
 
 @register("codec", "sketch")
 class SketchCodec(Codec):
-    """Rows of fp16 cells, of so large a share of the fp32 vector's bytes in all.
+    """Rows of fp16 cells, which together take a given share of the fp32 vector's bytes.
 
-    Both sides draw the hash functions from the generator that the message's key names, so none is sent, and what
-    collides in one message does not in the next: the estimate is unbiased over the draws, up to the cells' rounding.
+    Both sides draw the hash functions from a generator that the message keys, so none is sent. Values that collide in
+    one message do not in the next: the estimate is unbiased over the draws, up to the cells' rounding.
     What a sketch leaves out is more than what it was given, so it is not kept for later.
     """
 

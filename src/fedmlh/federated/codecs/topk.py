@@ -1,4 +1,4 @@
-"""The largest changes alone: where they stand, and their values as fp16."""
+"""Only the values of largest magnitude: their positions, and the values as fp16."""
 
 import math
 from fractions import Fraction
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @register("codec", "topk")
 class TopCodec(Codec):
-    """A share of the values, those of largest magnitude; of equal ones the first.
+    """A share of the values, those of largest magnitude; among equal ones the first.
 
     Positions are coded as Elias and Fano do: the low bits of each as they are, the high parts as a string with a one
     for each position and a zero for each step, so that the size is fixed and near the least possible.
@@ -25,7 +25,7 @@ class TopCodec(Codec):
     feedback = True
 
     def count(self, length: int) -> int:
-        """Return how many values are kept of so many."""
+        """Return how many of `length` values are kept."""
         return math.ceil(self.share * length)
 
     def size(self, length: int) -> int:

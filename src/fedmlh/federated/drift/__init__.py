@@ -26,6 +26,6 @@ def count_vectors(config: "Config") -> int:
 
 @register("premises", "drift")
 def check_premises(config: "Config") -> None:
-    """Refuse a config in which a remedy would do harm, since what it assumes does not hold."""
+    """Refuse a config under which the premises of a remedy do not hold, so that it would do harm."""
     prox.check_premises(config)
     find_remedy(config).check_premises(config)

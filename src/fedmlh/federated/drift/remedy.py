@@ -1,4 +1,4 @@
-"""What a remedy for drift is, and the one that does nothing."""
+"""The interface of a remedy for drift, and the remedy that does nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Remedy(Protocol):
     A remedy inherits what it does not need: nothing is added, kept or sent along.
     """
 
-    #: Whether clients keep a state. It adds up over all clients, so that updates count whole or not at all, and all
-    #: clients begin with an empty state again if one has lost its own.
+    #: Whether clients keep a state. The states of all clients must add up: so an update counts whole or not at all, and
+    #: if one client has lost its state, all begin with an empty one again.
     keeps: bool = False
     #: The aggregation rule of an extra vector, as long as the model, that travels both ways; empty: there is none.
     extra: str = ""
@@ -72,7 +72,7 @@ class NoRemedy(Remedy):
 
 
 def check_sums(config: "Config") -> None:
-    """Refuse settings under which what clients keep would not add up over all of them."""
+    """Refuse settings under which the states of all clients would not add up."""
     if config.weighting != "uniform":
         raise UserError(f"correction '{config.correction}' counts every client the same: use weighting 'uniform'")
     if config.aggregation != "mean":

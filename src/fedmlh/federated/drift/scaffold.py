@@ -46,7 +46,7 @@ class Scaffold(Remedy):
         return -own if extra is None else extra - own
 
     def keep(self, trained: Trained, send: "Callable[[Tensor], Tensor]") -> "dict[str, Tensor]":
-        """Send the change of the client's control; keep what the server makes of it, so that c stays the mean."""
+        """Send how the client's control changes; keep it as the server decodes it, so that c stays the mean."""
         now = trained.gradient()
         before = trained.kept[_CONTROL] if _CONTROL in trained.kept else now.new_zeros(len(now))
         return {_CONTROL: before + send(now - before)}

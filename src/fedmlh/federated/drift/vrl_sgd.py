@@ -1,7 +1,7 @@
-"""Variance-reduced local SGD (Liang et al. 2019): Δ_k is taken off every gradient of a client.
+"""Variance-reduced local SGD (Liang et al. 2019): Δ_k is subtracted from every gradient of a client.
 
-Δ_k is how the client's gradients differ from the average, read off the way that it went in the round before: x̂ is the
-model that it is sent, the average of where all clients ended, and x_k is where it ended itself.
+Δ_k is how the client's gradients differ from the average. It follows from the last round: x̂ is the model that the
+client is sent, which is the average of all clients' trained models, and x_k is the client's own.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _DELTA, _END = "delta", "end"
 
 @register("drift", "vrl-sgd")
 class VrlSgd(Remedy):
-    """Corrects gradients by how the client's own differed from the average so far; nothing is sent along."""
+    """Corrects gradients by how the client's own have differed from the average; no extra vector is sent."""
 
     keeps = True
     counts_steps = True
@@ -33,13 +33,13 @@ class VrlSgd(Remedy):
         check_sums(config)
         if not parse_codec(config.update_codec).family.every_value:
             raise UserError(
-                f"correction 'vrl-sgd' takes what update_codec '{config.update_codec}' leaves out for drift, and "
-                f"would make up for it again and again: use {list_families(lambda family: family.every_value)}"
+                f"correction 'vrl-sgd' would mistake what update_codec '{config.update_codec}' leaves out for drift, "
+                f"and correct it again and again: use {list_families(lambda family: family.every_value)}"
             )
         if config.optimizer != "sgd":
             raise UserError(
-                "correction 'vrl-sgd' reads a gradient off the way a client went, which needs optimizer 'sgd'; "
-                "'scaffold' goes with adam as well"
+                "correction 'vrl-sgd' computes a gradient from how a client's model moved, and so needs optimizer "
+                "'sgd'; 'scaffold' works with adam as well"
             )
         if config.learning_rate_decay != 1:
             raise UserError(
@@ -53,8 +53,8 @@ class VrlSgd(Remedy):
             )
         if (config.server_optimizer, config.server_learning_rate, config.broadcast_codec) != ("average", 1.0, "fp32"):
             raise UserError(
-                "correction 'vrl-sgd' takes the model that a client is sent for the plain average of all clients': use "
-                "server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
+                "correction 'vrl-sgd' needs the model that a client is sent to be the plain average of all clients' "
+                "models: use server_optimizer 'average', server_learning_rate 1 and broadcast_codec 'fp32'"
             )
 
     def correct(
@@ -72,8 +72,8 @@ class VrlSgd(Remedy):
 def find_delta(model: "Tensor", kept: "Mapping[str, Tensor]", reach: float) -> "Tensor":
     """Return Δ_k, given x̂ and what the client keeps.  # [P]
 
-    `reach` = steps · learning rate is that of the client with the most steps, for all clients: else their Δ would not
-    add up to zero.
+    `reach` is steps · learning rate of the client with the most steps, and the same for all clients: else their Δ would
+    not add up to zero.
     """
     if _END not in kept:
         return model.new_zeros(len(model))

@@ -1,9 +1,9 @@
-"""How far one client may move the model in a round, with nothing to set.
+"""Bounds on how far one client may move the model in a round; they need no setting.
 
-Lengths are root-mean-square values over the parameters, of updates as the server decodes them. What is compared is the
-length per local step. In the first round the bound is what the local optimizer can reach in a step. After that it is a
-multiple of what was usual lately, by the median: fewer than half of the clients cannot move it. A first round whose own
-median shows that an update was too long is repeated once, by that median.
+Lengths are root-mean-square values over the parameters of updates, as the server decodes them. The length per local
+step is compared. In the first round the bound is what the local optimizer can reach in a step. After that it is a
+multiple of the median of recent lengths, which fewer than half of the clients cannot move. If the first round's own
+median shows that an update was too long, the round is repeated once with a bound by that median.
 """
 
 import math
@@ -25,23 +25,23 @@ from fedmlh.model.losses import find_loss
 
 #: A step may be this many times as long as the usual one. Nearly all honest ones stay below that.
 SLACK = 2.0
-#: The same while fewer lengths than this are known: the median of a few says less.
+#: The factor while fewer lengths than this are known, since the median of a few says less.
 EARLY_SLACK, _FEW = 3.0, 8
-#: Refusing an honest update costs more than scaling it, so the bound is this many times wider where it refuses.
+#: Refusing an honest update costs more than scaling it, so the bound is this many times wider if it refuses.
 REFUSAL_SLACK = 4.0
-#: Lengths that tell what is usual: those of three rounds, and at least so many.
+#: How many recent lengths are kept: those of three rounds, but at least this many.
 _ROUNDS, _FEWEST = 3, 16
-#: A client counts as taking at most so many times the steps of the median client, whatever number of points it claims.
+#: A client counts as taking at most this many times the steps of the median client, however many points it claims.
 _MOST_STEPS = 2
-#: A step of Adam changes a value by about the learning rate; this much more is allowed for in the first round.
+#: A step of Adam moves a value by about the learning rate; the first round allows this much more.
 _STEP_SLACK = 1.5
-#: The same for a gradient, beside the loss's derivative by the outputs: how long inputs are is not known beforehand.
+#: The same for a gradient, on top of the loss's derivative: the length of inputs is not known beforehand.
 _GRADIENT_SLACK = 32.0
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What counted lately: lengths of updates per step, and of the first extra vectors of clients."""
+    """Recent lengths: those of updates per step, and of the first extra vectors of clients."""
 
     steps: tuple[float, ...] = ()
     controls: tuple[float, ...] = ()
@@ -73,14 +73,14 @@ class Clip:
         if not self.scales:
             raise Rejected(
                 Reason.RANGE,
-                f"root-mean-square change of the {self.name} {length:.3g}, at most {self.longest:.3g} is plausible "
-                f"(clip=off)",
+                f"the {self.name} has a root-mean-square value of {length:.3g}, at most {self.longest:.3g} is "
+                f"plausible (clip=off)",
             )
         return delta.scale(self.longest / length)
 
 
 class Clipping:
-    """The bounds of a task's rounds, over clients with at most so many examples each."""
+    """The bounds of a task's rounds, given the most examples that each client can have."""
 
     def __init__(self, task: Task, max_examples: Mapping[int, int]) -> None:
         self.task = task
@@ -113,9 +113,9 @@ class Clipping:
         return {client: times[client] for client in sorted(times) if times[client] > 1}
 
     def remember(self, recent: Lengths, updates: Mapping[int, float], extras: Mapping[int, float]) -> Lengths:
-        """Return what counts as recent after a round with updates of these lengths, and first extra vectors of these.
+        """Return the recent lengths after a round with updates and first extra vectors of these lengths.
 
-        Later extra vectors of a client are no measure: they are differences, and much shorter than its first.
+        Later extra vectors of a client do not count: they are differences, and much shorter than its first.
         """
         most = max(_FEWEST, _ROUNDS * self.task.config.clients_per_round)
         steps = [updates[client] / self.steps[client] for client in sorted(updates)]
@@ -124,7 +124,7 @@ class Clipping:
 
 
 def _usual(recent: tuple[float, ...], first: float) -> float:
-    """Return a multiple of the median, or what holds in the first round if there is none or nothing moved."""
+    """Return a multiple of the median, or the first round's bound if there is no median or it is 0."""
     usual = median_low(recent) if recent else 0.0
     return (EARLY_SLACK if len(recent) < _FEW else SLACK) * usual if usual > 0 else first
 
@@ -139,7 +139,7 @@ def _gradient_length(task: Task) -> float:
 def cap_weight(examples: Mapping[int, int], share: float) -> int:
     """Return the largest weight of one client, so that none has more than the share of the weight of all.
 
-    Heavier clients count as this many examples. Where the share is too small for so few clients, all weigh the same.
+    Heavier clients count as this many examples. If the share is too small for so few clients, all weigh the same.
     """
     ordered = sorted(examples.values(), reverse=True)
     rest = sum(ordered)
@@ -147,7 +147,7 @@ def cap_weight(examples: Mapping[int, int], share: float) -> int:
         return ordered[0]
     for capped, heaviest in enumerate(ordered, start=1):
         rest -= heaviest
-        # With so many clients at the cap c, c = share · (capped · c + rest).
+        # With `capped` clients at the cap c, c = share · (capped · c + rest).
         left = 1 - share * capped
         if left <= 0:
             return heaviest

@@ -1,4 +1,4 @@
-"""What a transform is: a step on the way of a client's delta from local training into the sum of all."""
+"""Transforms: steps on the way of a client's delta from local training to the aggregate."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Delta:
 
     values: Tensor  # [P]
     square: float  # the squared length of the values
-    #: By which it was scaled; 1: not at all.
+    #: The factor by which it was scaled; 1: not scaled.
     factor: float = 1.0
 
     @classmethod

@@ -1,7 +1,7 @@
 """Local training on a GPU: all sampled clients × all tables as one computation.
 
-The reference is `train_plain` in fedmlh.model.local_training; tests/test_cuda.py holds the two together. This module
-decides who trains when, and says what is staged; fedmlh.model.kernels.cuda_steps holds the memory and the steps,
+The reference is `train_plain` in fedmlh.model.local_training; tests/test_cuda.py compares the two. This module decides
+which clients train together; fedmlh.model.kernels.cuda_steps holds the memory and the steps,
 fedmlh.model.kernels.cuda_programs what runs on the device.
 """
 
@@ -13,7 +13,7 @@ from scipy.sparse import vstack
 from torch import Tensor
 
 from fedmlh.model.kernels.cuda_steps import DeviceRows, Setup, Workspace
-from fedmlh.model.local_training import Shard
+from fedmlh.model.local_training import HashedShard
 from fedmlh.model.losses import logit_offsets
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
@@ -26,7 +26,7 @@ class CudaTrainer:
     """Trains a run's clients together; their data and the working memory stay on the device between rounds."""
 
     def __init__(
-        self, stack: Stack, recipe: Recipe, shards: Mapping[int, Shard], device: torch.device, *, tf32: bool
+        self, stack: Stack, recipe: Recipe, shards: Mapping[int, HashedShard], device: torch.device, *, tf32: bool
     ) -> None:
         self._lengths = {client: len(shard) for client, shard in shards.items()}
         self._begins = dict(zip(shards, np.cumsum([0, *self._lengths.values()]), strict=False))
@@ -77,7 +77,7 @@ class CudaTrainer:
         return [done[i] for i in range(len(clients))]
 
     def _count_fitting(self, tied: bool) -> int:
-        """Return how many clients fit: models before and after, weights, moments, gradient; and what a batch needs."""
+        """Return how many clients fit into memory: models before and after, weights, moments, gradient, and a batch."""
         stack, device = self._setup.stack, self._setup.device
         widths = stack.num_inputs + 2 * sum(stack.hidden) + 2 * stack.num_outputs
         each = 4 * ((8 if tied else 6) * stack.num_parameters + stack.num_tables * self._setup.batch_size * widths)

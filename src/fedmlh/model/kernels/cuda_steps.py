@@ -1,10 +1,10 @@
 """Training steps on the GPU: working memory for some clients, and one step of all of them, captured as a CUDA graph.
 
-A step is bound by memory: it must read and write every parameter and its two moments, so all else is there to keep out
-of Adam's way. Rows of the first layer whose features a batch does not carry are left alone, and caught up when they are
-next used (see fedmlh.model.kernels.schedule), unless FedProx or a correction gives every row a gradient. A replayed
-graph needs nothing from the host: which points come next, and how far Adam steps, is read from tables on the device by
-a counter that lives there too.
+A step is bound by memory: it must read and write every parameter and its two moments, so everything else must cost
+little beside that. Rows of the first layer whose features a batch does not carry are left alone, and caught up when
+they are next used (see fedmlh.model.kernels.schedule), unless FedProx or a correction gives every row a gradient. A
+replayed graph needs nothing from the host: which points come next, and how far Adam steps, is read from tables on the
+device by a counter that is there too.
 """
 
 from collections.abc import Iterator, Sequence

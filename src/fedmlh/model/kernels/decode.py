@@ -52,7 +52,7 @@ class Labels(NamedTuple):
 def _survivors(typing_context: Any, steps: Any, buckets: Any, num_buckets: Any, place: Any, limits: Any) -> Any:
     """Return bits: bit i is set if the steps of a label for point i add up to less than its limit.
 
-    Written in LLVM's own words: left to itself, LLVM does not keep 64 running byte sums in a register.
+    Written in LLVM's intermediate language: from plain code LLVM does not keep 64 running byte sums in a register.
     # steps [R * B + 64, 64], buckets [p, R], limits [64]
     """
 
@@ -160,8 +160,8 @@ def _insert(labels: np.ndarray, values: np.ndarray, label: int, value: float) ->
 def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
     """Find the best score of each table, and return whether the point is fit: no sum may overflow or be NaN.
 
-    Fit are -inf and numbers so small that neither R of them nor the difference of two overflow. Scores are read as
-    integers, in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
+    -inf is fit, and so are numbers so small that neither R of them nor the difference of two overflow. Scores are read
+    as integers, whose maxima LLVM finds by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
     bound = np.float32(2.0**126 / len(scores)).view(np.int32)
@@ -338,7 +338,7 @@ def _filter(
 
 @_compiled
 def _limit(below: float, scale: float) -> int:
-    """Return one more than the steps that fit: a hair too many, as scores become steps in single precision."""
+    """Return one more than the steps that fit: slightly too many, as scores become steps in single precision."""
     return np.uint8(1 + min(max(below * scale * (1 + 2.0**-20), 0.0), 254.0))  # type: ignore[return-value]
 
 

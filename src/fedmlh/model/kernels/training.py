@@ -5,7 +5,7 @@ only the order of floating-point sums and, for Adam, the first layer: rows whose
 not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
 FedProx or a correction of the gradient no row is ever without a gradient, so that each is updated at every step.
 
-Memory traffic, not arithmetic, is what a careless loop pays for here. So a row of the first layer is read twice per
+Here a naive loop spends its time on memory traffic, not on arithmetic. So a row of the first layer is read twice per
 step (caught up and used; given its gradient and updated) however many points carry it, a weight's gradient is used
 while it is in the cache, and moments are neither allocated nor cleared for a client.
 """
@@ -23,9 +23,9 @@ from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
 
 _JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
-#: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning. Always inlined: of a function that
-#: is called, a process that has just compiled it runs another copy than one that takes the loop from the cache, and the
-#: two need not sum in the same order.
+#: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning. Always inlined: if it were called,
+#: a process that has just compiled it would run another copy than a process that loads the loop from the cache, and the
+#: two might sum in different orders.
 _PART: dict[str, Any] = {**_JIT, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "forceinline": True}
 #: Whether a table's buckets compete for one distribution, by the loss that the loop knows.
 KERNELS = {"bce": False, "softmax": True}
@@ -90,7 +90,7 @@ def _own(array: np.ndarray) -> np.ndarray:
     return np.require(array, requirements=("C", "A", "W"))
 
 
-#: Memory for Adam's moments that no client uses just now; fresh memory from the system costs as much as a step.
+#: Memory for Adam's moments that no client uses at the moment; fresh memory from the system costs as much as a step.
 _spare: list[np.ndarray] = []
 
 
@@ -121,7 +121,7 @@ def train_table(
     offsets: np.ndarray,  # [B] added to the logits in training; empty: none
     schedule: np.ndarray,
     start: np.ndarray,  # [P] parameters of all tables as the round began
-    constant: np.ndarray,  # [P] added to every gradient; empty: no row gets a gradient but from points
+    constant: np.ndarray,  # [P] added to every gradient; empty: only points give gradients
     prox_mu: float,
 ) -> float:
     """Train one table for all epochs; return the last epoch's mean loss."""

@@ -9,7 +9,7 @@ from fedmlh.federated.mail import Inbox, Letter, Outbox, Reply
 from fedmlh.federated.messages import Reason, measure
 from fedmlh.federated.participation import Attempt, Refusal, list_refused
 from fedmlh.oneround.desk import Desk, Question
-from fedmlh.oneround.exchange import COUNTS, HELD, SUMS
+from fedmlh.oneround.exchange import COUNTS, HELD_OUT, SUMS
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.rounds import Tell
 
@@ -91,7 +91,7 @@ class Exchange:
 
     def forget(self) -> None:
         """Delete what clients have sent, and the sums over the server's own points."""
-        for part in (COUNTS, SUMS, HELD, OWN):
+        for part in (COUNTS, SUMS, HELD_OUT, OWN):
             (self.folder / f"{part}.bin").unlink(missing_ok=True)
 
     @property

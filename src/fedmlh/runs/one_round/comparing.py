@@ -38,21 +38,21 @@ def compare_clients(dataset: Dataset, division: Division, population: Population
         config, rows = closing.task.config, []
         picked = pick_rows(len(division.validation))
         points = division.validation.take(picked)
-        held_out = {number: division.held_out.get(number, picked[:0]) for number in division.shards}
-        parts = {number: np.flatnonzero(np.isin(picked, own)) for number, own in held_out.items()}
-        parts = {number: own for number, own in parts.items() if len(own)}
-        for number, values in closing.evaluator.judge_parts(labels, points.Y, parts).items():
-            row = make_row(division, number, len(parts[number]), values, config.metrics)
+        held_out = {client_id: division.held_out.get(client_id, picked[:0]) for client_id in division.shards}
+        parts = {client_id: np.flatnonzero(np.isin(picked, own)) for client_id, own in held_out.items()}
+        parts = {client_id: own for client_id, own in parts.items() if len(own)}
+        for client_id, values in closing.evaluator.judge_parts(labels, points.Y, parts).items():
+            row = make_row(division, client_id, len(parts[client_id]), values, config.metrics)
             if config.local_baseline:
-                tell(f"solving for client {number} alone")
-                own = points.take(parts[number])
-                respondent = Respondent(population.task, number, *population.points(number), population.labels)
+                tell(f"solving for client {client_id} alone")
+                own = points.take(parts[client_id])
+                respondent = Respondent(population.task, client_id, *population.points(client_id), population.labels)
                 sums = respondent.sum(closing.terms, closing.seeds)
                 alone = closing.appoint(closing.pose(sums), own).choose(RIDGES, POWERS)
                 judged = closing.evaluator.judge(alone.labels, own.Y)
                 row |= {f"{name}_alone": judged[name] for name in ("precision", *config.metrics)}
             if config.partition == "folder":
-                row["site"] = dataset.site_names[number]
+                row["site"] = dataset.site_names[client_id]
             rows.append(row)
         return {"clients": rows}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
-from fedmlh.evaluation.evaluate import Evaluator, Prepared, Values, make_network_tools, selection_score
+from fedmlh.evaluation.evaluate import Evaluator, HashedSplit, Values, make_network_tools, selection_score
 from fedmlh.federated.server import Server
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
@@ -45,11 +45,11 @@ class Beside(Evaluator):
         self.linear = linear
         self.both = CorrectedRanker(closing.ranker, ranker)
 
-    def evaluate(self, model: Any, points: Prepared) -> Values:
+    def evaluate(self, model: Any, points: HashedSplit) -> Values:
         """Return the metrics of both together, with the weight that suits this model best."""
         return self.judge(self.weigh(model, points)[1], points.Y)
 
-    def weigh(self, model: Tensor, points: Prepared) -> tuple[float, np.ndarray]:
+    def weigh(self, model: Tensor, points: HashedSplit) -> tuple[float, np.ndarray]:
         """Return the best weight, and the labels that it ranks first.  # [n, k]"""
         ranked: dict[float, list[np.ndarray]] = {weight: [] for weight in WEIGHTS}
         for begin in range(0, len(points), self.both.batch_size):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fedmlh.federated.messages import Rejected
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.desk import Question
-from fedmlh.oneround.exchange import HELD
+from fedmlh.oneround.exchange import HELD_OUT
 from fedmlh.oneround.holding import LEAST, POWER, RIDGE, Extent, choose_ridge
 from fedmlh.oneround.solve import NotPositive
 from fedmlh.oneround.sums import Adder, Sums
@@ -30,7 +30,7 @@ class HeldOut:
 
     def collect(self) -> None:
         """Ask these clients; who sends nothing is done without."""
-        question = Question(HELD, self.terms.encode(), self._read)
+        question = Question(HELD_OUT, self.terms.encode(), self._read)
         found = self.exchange.collect(question, sorted(self._extents))
         self.total = self._add_up(sums for _, sums in found)
 
@@ -41,7 +41,7 @@ class HeldOut:
     def _read_back(self, clients: Collection[int]) -> Iterator[Sums]:
         """Yield from disk what counted of these clients: the first that can be read."""
         seen = set()
-        for client, message in Journal(self.exchange.folder / f"{HELD}.bin").read():
+        for client, message in Journal(self.exchange.folder / f"{HELD_OUT}.bin").read():
             if client in clients and client not in seen:
                 try:
                     yield self._read(client, message)
@@ -60,20 +60,20 @@ class HeldOut:
         return adder.result()
 
 
-def choose_without_points(closing: Closing, sums: Sums, held: Sums | None) -> tuple[Choice, str]:
+def choose_without_points(closing: Closing, sums: Sums, held_out: Sums | None) -> tuple[Choice, str]:
     """Return λ and the power, and where λ is from, given the sums over all points and, if asked for, held-out ones."""
     config = closing.task.config
     power = POWER if config.count_power < 0 else config.count_power
-    if held is None:
+    if held_out is None:
         return Choice.given(config.ridge, power), "set"
-    problem = f"{held.points:,} held-out points are fewer than {LEAST}"
-    if held.points >= LEAST:
+    problem = f"{held_out.points:,} held-out points are fewer than {LEAST}"
+    if held_out.points >= LEAST:
         try:
-            ridge = choose_ridge(closing.pose(sums - held), closing.pose(held), closing.device)
+            ridge = choose_ridge(closing.pose(sums - held_out), closing.pose(held_out), closing.device)
         except NotPositive:
             problem = "no points have these held-out sums"
         else:
-            why = f"least squared error on {held.points:,} held-out points"
+            why = f"least squared error on {held_out.points:,} held-out points"
             closing.tell(f"λ {ridge:g}, scores divided by count^{power:g}: {why}")
             return Choice.given(ridge, power), "held-out sums"
     closing.tell(f"λ {RIDGE:g}, scores divided by count^{power:g}: not chosen, since {problem}")

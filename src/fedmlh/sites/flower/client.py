@@ -19,7 +19,7 @@ app = ClientApp()
 
 
 @app.train()
-def train(message: Message, context: Context) -> Message:
+def answer_broadcast(message: Message, context: Context) -> Message:
     """Answer a broadcast with an update, or with the code of a refusal."""
 
     def answer(folder: Path, broadcast: bytes) -> bytes:

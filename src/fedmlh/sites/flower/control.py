@@ -77,28 +77,28 @@ class Control:
         return {node.public_key: (node.node_id, node.status) for node in nodes if node.status != "unregistered"}
 
     def register(self, enrolments: Mapping[int, Enrolment]) -> dict[int, int]:
-        """Let in just these sites; node by number."""
-        keys = {number: encode_key(enrolment) for number, enrolment in enrolments.items()}
+        """Let in just these sites; node by client_id."""
+        keys = {client_id: encode_key(enrolment) for client_id, enrolment in enrolments.items()}
         known = self.list_nodes()
         for key in known.keys() - set(keys.values()):
             self._call("UnregisterNode", UnregisterNodeRequest(node_id=known[key][0]))
         return {
-            number: known[key][0]
+            client_id: known[key][0]
             if key in known
             else self._call("RegisterNode", RegisterNodeRequest(public_key=key)).node_id
-            for number, key in keys.items()
+            for client_id, key in keys.items()
         }
 
     def statuses(self, enrolments: Mapping[int, Enrolment]) -> dict[int, str]:
         """How each of these sites that is registered is connected."""
         nodes = self.list_nodes()
-        keys = {number: encode_key(enrolment) for number, enrolment in enrolments.items()}
-        return {number: nodes[key][1] for number, key in keys.items() if key in nodes}
+        keys = {client_id: encode_key(enrolment) for client_id, enrolment in enrolments.items()}
+        return {client_id: nodes[key][1] for client_id, key in keys.items() if key in nodes}
 
     def runs(self) -> dict[int, str]:
         """The status of each run that has not finished."""
         runs = self._call("ListRuns", ListRunsRequest()).run_dict
-        return {number: run.status.status for number, run in runs.items() if run.status.status != "finished"}
+        return {run_id: run.status.status for run_id, run in runs.items() if run.status.status != "finished"}
 
     def submit(self) -> int:
         """Start the ServerApp."""

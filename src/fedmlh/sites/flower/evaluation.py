@@ -29,26 +29,26 @@ def answer_question(site: Site, message: bytes) -> bytes:
     agreement, task = site.agreement, site.agreement.task
     if task.config.training == "one-round":
         raise Rejected(Reason.CONFIG, "sites measure networks only")
-    header, seeds, model = read_question(message, task, site.number)
+    header, seeds, model = read_question(message, task, site.client_id)
     if len(site.points.held_out) == 0:
         raise Rejected(Reason.EXAMPLES, "this site holds no points out")
     none_frequent = LabelCounts(np.zeros(len(agreement.labels), np.int64), 1)
     evaluator = Evaluator.of_task(task, seeds, agreement.labels, none_frequent, CPU)
-    points, number = evaluator.prepare(site.points.held_out), header.round
+    points, round_index = evaluator.prepare(site.points.held_out), header.round
     if model is None:
         train, labels = site.points.train, site.points.labels
         judge = Judge(evaluator, "validation", points, "precision")
-        population = Population(task, seeds, {site.number: train}, b"", labels, CPU)
-        ended = train_alone(population, site.number, judge, live_in_process)
-        model, number = ended.best_model, ended.best_round
+        population = Population(task, seeds, {site.client_id: train}, b"", labels, CPU)
+        ended = train_alone(population, site.client_id, judge, live_in_process)
+        model, round_index = ended.best_model, ended.best_round
     sums, own = evaluator.measure(model, points)
-    return write_report(header, Report(sums, number, own))
+    return write_report(header, Report(sums, round_index, own))
 
 
 def compare_sites(federation: Federation, server: Server, sites: GridSites, progress: Progress) -> dict[str, Any]:
     """A row for each site that answers: the selected model on its own points, and what it would reach alone."""
     config, own = federation.agreement.config, AddedMetrics.of(server.task)
-    enrolments = {number: entry for number, entry in federation.enrolments().items() if number in sites.nodes}
+    enrolments = {client_id: entry for client_id, entry in federation.enrolments().items() if client_id in sites.nodes}
     sent, received = 0, 0
 
     def measure(asked: list[int], model: Tensor | None, deadline: float) -> dict[int, Report]:
@@ -63,37 +63,37 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
 
         reports = {}
         nonlocal received
-        for number, reply in sites.ask("evaluate", asked, write, quorum=0, deadline=deadline):
-            enrolment = enrolments[number]
+        for client_id, reply in sites.ask("evaluate", asked, write, quorum=0, deadline=deadline):
+            enrolment = enrolments[client_id]
             try:
                 if isinstance(reply, Rejected):
                     raise reply
                 received += len(reply)
                 points = enrolment.held_out
-                reports[number] = read_report(reply, questions[number], config.top_k, points, config.rounds, own)
+                reports[client_id] = read_report(reply, questions[client_id], config.top_k, points, config.rounds, own)
             except Rejected as refusal:
                 print(f"fedmlh: no evaluation from site {enrolment.site}: {refusal}", flush=True)
         return reports
 
-    holding_out = [number for number, enrolment in enrolments.items() if enrolment.held_out > 0]
+    holding_out = [client_id for client_id, enrolment in enrolments.items() if enrolment.held_out > 0]
     together = measure(holding_out, progress.best_model, config.deadline)
     # Alone a site does the work of all rounds, and may take as long for each as for one of the federation's.
     alone = measure(sorted(together), None, config.deadline * config.rounds) if config.local_baseline else {}
     if not together:
         return {}
     rows = []
-    for number, report in sorted(together.items()):
-        enrolment = enrolments[number]
+    for client_id, report in sorted(together.items()):
+        enrolment = enrolments[client_id]
         row: dict[str, Any] = {
-            "client": number,
+            "client": client_id,
             "site": enrolment.site,
             "examples": enrolment.examples,
             "held_out": enrolment.held_out,
             **_summarize([report], own),
         }
-        if number in alone:
-            row |= {f"{metric}_alone": values for metric, values in _summarize([alone[number]], own).items()}
-            row["best_round_alone"] = alone[number].round
+        if client_id in alone:
+            row |= {f"{metric}_alone": values for metric, values in _summarize([alone[client_id]], own).items()}
+            row["best_round_alone"] = alone[client_id].round
         rows.append(row)
     try:
         total = _summarize(list(together.values()), own)

@@ -18,9 +18,9 @@ from fedmlh.planning.choices import settle
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.model_folder import have_same_weights
 from fedmlh.sites.consent import check_points
-from fedmlh.sites.federation import Federation, Yardstick
-from fedmlh.sites.flower.processes import Tell, free_port, joined, start_supernode, stop, train
-from fedmlh.sites.site import Points, create_site, translate
+from fedmlh.sites.federation import Federation, ServerPoints
+from fedmlh.sites.flower.processes import Tell, free_port, joined, start_supernode, stop, supervise
+from fedmlh.sites.site import SitePoints, create_site, translate
 
 
 def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = "") -> Federation:
@@ -33,8 +33,8 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
             f"{config.num_clients} sites without a training point: use fewer sites or another partition"
         )
     once = config.training == "one-round"
-    sites = tuple(f"site-{number}" for number in range(config.num_clients))
-    held = Dataset(
+    sites = tuple(f"site-{client_id}" for client_id in range(config.num_clients))
+    measured_on = Dataset(
         dataset.name,
         division.validation,
         Split(dataset.test.X, dataset.test.Y, dataset.test.excluded),
@@ -42,26 +42,26 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
         dataset.text,
         first_feature=dataset.first_feature,
     )
-    for number, shard in division.shards.items():
-        check_points(config, sites[number], len(shard))
+    for client_id, shard in division.shards.items():
+        check_points(config, sites[client_id], len(shard))
     federation = Federation.create(
         out,
         config.replace(data=""),
-        Yardstick(held, LabelCounts.of(dataset.train)),
+        ServerPoints(measured_on, LabelCounts.of(dataset.train)),
         address=address or f"127.0.0.1:{free_port()}",
         sites=sites,
     )
-    for number, shard in division.shards.items():
+    for client_id, shard in division.shards.items():
         own = (
-            division.validation.take(division.held_out[number])
-            if number in division.held_out
+            division.validation.take(division.held_out[client_id])
+            if client_id in division.held_out
             else shard.take(np.array([], int))
         )
-        points = translate(federation.agreement, Points(shard, dataset.labels, own), sites[number])
-        folder = out / sites[number]
+        points = translate(federation.agreement, SitePoints(shard, dataset.labels, own), sites[client_id])
+        folder = out / sites[client_id]
         # Who simulates sites owns their data, and agrees for all of them.
-        create_site(folder, federation.agreement, sites[number], points, open_statistics=once)
-        shutil.copyfile(folder / "enrolment.json", out / "enrolled" / f"{sites[number]}.json")
+        create_site(folder, federation.agreement, sites[client_id], points, open_statistics=once)
+        shutil.copyfile(folder / "enrolment.json", out / "enrolled" / f"{sites[client_id]}.json")
     federation.confirm()
     return federation
 
@@ -81,7 +81,7 @@ def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Pope
 
 def train_loopback(federation: Federation, tell: Tell, watch: Callable[[int], None] = lambda rounds: None) -> None:
     """Train a federation of this machine from start to end."""
-    train(federation, tell, watch, running_sites(federation))
+    supervise(federation, tell, watch, running_sites(federation))
 
 
 def replay_loopback(federation: Federation, dataset: Dataset, out: Path) -> bool:

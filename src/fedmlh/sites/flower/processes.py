@@ -103,7 +103,7 @@ def start_supernode(site: Site, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     arguments = ["--superlink", site.agreement.address, "--host", "127.0.0.1", "--port", str(free_port())]
     arguments += ["--root-certificates", str(folder / "agreement" / "ca.crt")]
     arguments += ["--auth-supernode-private-key", str(folder / "node.key"), *identity]
-    arguments += ["--node-config", f'site="{folder}" partition-id={site.number}']
+    arguments += ["--node-config", f'site="{folder}" partition-id={site.client_id}']
     return _start("fedmlh.sites.flower.supernode", arguments, settings, log)
 
 
@@ -170,7 +170,7 @@ def keep_supernode(folder: Path, tell: Tell) -> None:
             time.sleep(AGAIN)
 
 
-def train(
+def supervise(
     federation: Federation,
     tell: Tell,
     watch: Callable[[int], None] = lambda rounds: None,

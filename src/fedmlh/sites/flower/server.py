@@ -17,12 +17,12 @@ def main(grid: Grid, context: Context) -> None:
     """Train the federation whose SuperLink this process belongs to; how it ended is left in its folder."""
     from fedmlh.errors import UserError
     from fedmlh.sites.federation import Federation
-    from fedmlh.sites.flower.training import train
+    from fedmlh.sites.flower.training import train_federation
 
     federation = Federation(Path(os.environ[FOLDER]))
     try:
         with federation.lock():
-            train(federation, grid)
+            train_federation(federation, grid)
     except UserError as problem:
         federation.write_outcome(str(problem))
     else:

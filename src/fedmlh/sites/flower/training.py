@@ -15,14 +15,14 @@ from fedmlh.oneround.sums import check_room
 from fedmlh.runs.one_round.collecting import Exchange
 from fedmlh.runs.one_round.run import Work
 from fedmlh.runs.rounds import Judge, conduct
-from fedmlh.sites.federation import Federation, Yardstick
+from fedmlh.sites.federation import Federation, ServerPoints
 from fedmlh.sites.flower.evaluation import compare_sites
 from fedmlh.sites.flower.grid import GridSites
 
 
-def train(federation: Federation, grid: Grid) -> None:
+def train_federation(federation: Federation, grid: Grid) -> None:
     """Train, select the best round, test it once and keep the model in the federation's run folder."""
-    agreement, yardstick = federation.agreement, federation.yardstick()
+    agreement, points = federation.agreement, federation.server_points()
     config = agreement.config
     federation.run.check(config, resume=True)
     device = pick_device(config.device)
@@ -35,19 +35,19 @@ def train(federation: Federation, grid: Grid) -> None:
     if config.training == "one-round":
         # There is no later round for sites that are not connected: all are waited for until the deadline.
         sites = GridSites(grid, nodes, deadline=config.deadline, quorum=len(examples))
-        ask_once(federation, yardstick, sites, examples, device)
+        ask_once(federation, points, sites, examples, device)
         return
     server = Server(agreement.task, examples, device)
-    evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, yardstick.frequencies, device)
-    test = evaluator.prepare(yardstick.dataset.test)
-    judge = Judge.appoint(config, evaluator, yardstick.dataset.train, test)
+    evaluator = Evaluator.of_task(agreement.task, server.seeds, agreement.labels, points.frequencies, device)
+    test = evaluator.prepare(points.dataset.test)
+    judge = Judge.appoint(config, evaluator, points.dataset.train, test)
     sites = GridSites(grid, nodes, deadline=config.deadline, quorum=config.quorum)
     conduct(
         server,
         sites,
         judge,
         test,
-        yardstick.dataset,
+        points.dataset,
         federation.run,
         tell=_say,
         more=lambda progress: compare_sites(federation, server, sites, progress),
@@ -55,10 +55,10 @@ def train(federation: Federation, grid: Grid) -> None:
 
 
 def ask_once(
-    federation: Federation, yardstick: Yardstick, sites: GridSites, examples: Mapping[int, int], device: torch.device
+    federation: Federation, points: ServerPoints, sites: GridSites, examples: Mapping[int, int], device: torch.device
 ) -> None:
     """Ask every site for counts and then for sums, solve, and keep the model in the federation's run folder."""
-    agreement, folder, validation = federation.agreement, federation.run, yardstick.dataset.train
+    agreement, folder, validation = federation.agreement, federation.run, points.dataset.train
     check_room(sum(examples.values()) + len(validation), agreement.config.point_bits)
     folder.open(agreement.config)
     deadline = agreement.config.deadline
@@ -68,9 +68,9 @@ def ask_once(
     trainers = GridSites(sites.grid, sites.nodes, deadline=deadline, quorum=agreement.config.quorum)
     work = Work(
         exchange,
-        yardstick.dataset,
+        points.dataset,
         validation,
-        yardstick.frequencies,
+        points.frequencies,
         device,
         _say,
         lambda task, seeds: nullcontext(trainers),

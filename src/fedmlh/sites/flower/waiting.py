@@ -38,7 +38,7 @@ def choose_sites(federation: Federation, patience: Patience) -> dict[int, Enrolm
     needed = max(least, quorum)
     if len(found) < needed:
         why = f"a round needs {quorum} (quorum)" if needed == quorum else f"--min-sites wants {least}"
-        missing = ", ".join(name for number, name in enumerate(listed) if number not in found)
+        missing = ", ".join(name for client_id, name in enumerate(listed) if client_id not in found)
         raise UserError(f"only {len(found)} sites have enrolled, {why}; not enrolled yet: {missing}")
     return found
 
@@ -59,11 +59,11 @@ def wait_for_sites(
             statuses = control.statuses(enrolments)
         except httpx.HTTPError:
             return False
-        online = {number for number, status in statuses.items() if status == "online"}
+        online = {client_id for client_id, status in statuses.items() if status == "online"}
         missing = ", ".join(
-            f"{name} (not {'connected' if number in enrolments else 'enrolled'})"
-            for number, name in enumerate(federation.agreement.sites)
-            if number not in online
+            f"{name} (not {'connected' if client_id in enrolments else 'enrolled'})"
+            for client_id, name in enumerate(federation.agreement.sites)
+            if client_id not in online
         )
         enough = len(online) >= least
         if enough or (end is not None and time.monotonic() >= end):

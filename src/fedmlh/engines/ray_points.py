@@ -12,7 +12,7 @@ from fedmlh.federated.client import Client
 from fedmlh.federated.mail import Participant
 from fedmlh.federated.sharing import add_points
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.model.local_training import Shard
+from fedmlh.model.local_training import HashedShard
 from fedmlh.oneround.exchange import Respondent
 from fedmlh.runs.population import Population
 
@@ -21,7 +21,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, int]
 
 
 @dataclass(frozen=True)
-class Stock:
+class ClusterPoints:
     """The points of all clients, one client after the other, and behind them those that everyone has.
 
     Clients that train find them hashed, clients of one round as they are.
@@ -35,7 +35,7 @@ class Stock:
     shared: tuple[int, int]
 
     @classmethod
-    def gather(cls, population: Population) -> "Stock":
+    def gather(cls, population: Population) -> "ClusterPoints":
         """Take all points of a population."""
         task, bounds, end = population.task, {}, 0
         for client_id, shard in population.shards.items():
@@ -57,10 +57,10 @@ class Stock:
             return Respondent(self.task, client_id, X, Y, self.labels)
         return Client.from_shard(self.task, client_id, self.seeds, self.shard(client_id), torch.device("cpu"))
 
-    def shard(self, client_id: int) -> Shard:
+    def shard(self, client_id: int) -> HashedShard:
         """Return a copy of what a client trains on: loops compiled for read-only memory might round differently."""
         parts = self._cut(client_id)
-        return Shard(tuple(parts[: -self.task.num_tables]), tuple(parts[-self.task.num_tables :]))
+        return HashedShard(tuple(parts[: -self.task.num_tables]), tuple(parts[-self.task.num_tables :]))
 
     def count(self, client_id: int) -> int:
         """Return how many points a client has."""
