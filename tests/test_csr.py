@@ -57,7 +57,7 @@ def test_what_is_no_matrix_is_refused_and_its_source_is_named(content, said):
 
 
 def test_shared_points_that_are_no_matrix_are_refused():
-    """scipy would read beyond the arrays."""
+    """Without the check, scipy would read beyond the arrays."""
     X, Y = draw(6, 11), draw(6, 5, 1)
     message = encode_points(Split(X, Y))
     assert add_points(X, Y, message)[0].shape == (12, 11)

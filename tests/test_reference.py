@@ -296,8 +296,11 @@ def test_sgd_gives_the_reference_model_after_every_round(kind, hidden, loss, wei
 @pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN.keys())
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_adam_gives_the_reference_model_up_to_what_it_amplifies(kind, hidden, loss, weighting):
-    """Adam divides a gradient by its own size, so a gradient that is all rounding error moves a weight by up to the
-    learning rate a step. Hence: 99 % of the weights agree closely, and none differs by a hundredth of one step."""
+    """Compare most weights closely, and the rest within a hundredth of one step.
+
+    Adam divides a gradient by its own size. A gradient that is all rounding error therefore moves a weight by up to
+    the learning rate per step.
+    """
     pair = Pair(kind, hidden, loss, "adam", weighting)
     before = flatten(pair.split(pair.server.begin().model))
     for model, product_loss, models, reference_loss in pair.rounds():
