@@ -8,6 +8,7 @@ from scipy.sparse import csr_matrix, save_npz
 
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.drafts import draft_folder
+from fedmlh.data.readers.label_lines import split_label
 from fedmlh.errors import UserError
 from fedmlh.lock import is_free
 
@@ -46,6 +47,10 @@ def check_names(dataset: Dataset) -> None:
     for key, name in zip(dataset.labels.keys, dataset.labels.names, strict=True):
         if not key.strip() or any(mark in key for mark in "\t\n\r") or any(mark in name for mark in "\n\r"):
             raise UserError(f"label {key!r:.60} ({name!r:.60}): a tab or line break in it has no place in labels.txt")
+        if split_label(f"{key}\t{name}")[:2] != (key, name if name.strip() else key):
+            raise UserError(
+                f"label {key!r:.60} ({name!r:.60}): a reader would take it for Annif's form; change its key"
+            )
     for name in dataset.site_names:
         if Path(name).name != name or name.startswith("."):
             raise UserError(f"site {name!r:.60}: cannot be the name of a folder")
