@@ -7,10 +7,9 @@ import numpy as np
 from scipy.sparse import csr_matrix, save_npz
 
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.drafts import draft_folder
 from fedmlh.data.readers.label_lines import split_label
 from fedmlh.errors import UserError
-from fedmlh.lock import is_free
+from fedmlh.storage import new_folder
 
 ROWS_AT_ONCE = 1000
 
@@ -23,23 +22,15 @@ def write(dataset: Dataset, folder: Path | str, data_format: str) -> None:
     folder = Path(folder)
     if data_format not in WRITERS:
         raise UserError(f"cannot write the format {data_format!r}; choose one of {', '.join(WRITERS)}")
-    if folder.exists() and not (folder.is_dir() and is_free(folder)):
-        raise UserError(f"{folder}: is there already and not empty; choose another folder or remove it")
     check_names(dataset)
-    target = folder.resolve()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with draft_folder(target.parent) as draft:
-            if dataset.site_names:
-                for number, name in enumerate(dataset.site_names):
-                    (draft / name).mkdir()
-                    parts = [own_points(split, number) for split in (dataset.train, dataset.test)]
-                    write_parts(draft / name, parts[0], parts[1], dataset.labels, data_format)
-            else:
-                write_parts(draft, dataset.train, dataset.test, dataset.labels, data_format)
-            draft.replace(target)
-    except OSError as problem:
-        raise UserError(f"{folder}: cannot be written ({problem.strerror or problem})") from problem
+    with new_folder(folder) as draft:
+        if dataset.site_names:
+            for number, name in enumerate(dataset.site_names):
+                (draft / name).mkdir()
+                parts = [own_points(split, number) for split in (dataset.train, dataset.test)]
+                write_parts(draft / name, parts[0], parts[1], dataset.labels, data_format)
+        else:
+            write_parts(draft, dataset.train, dataset.test, dataset.labels, data_format)
 
 
 def check_names(dataset: Dataset) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import build_labels, check_labels, count_merged
+from fedmlh.data.limits import check_labels
+from fedmlh.data.matrix import build_labels, count_merged
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_files import read_filter, read_labels
 from fedmlh.data.readers.label_lines import strip_brackets

@@ -7,7 +7,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import build_indptr, build_labels, check_labels
+from fedmlh.data.limits import check_labels
+from fedmlh.data.matrix import build_indptr, build_labels
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_lines import split_label
 from fedmlh.data.readers.layout import Layout
