@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedmlh.drafts import draft_file, draft_folder
 from fedmlh.errors import UserError
+from fedmlh.lock import is_free
 from fedmlh.untrusted import MOST_BINARY, map_bytes, parse_json, read_bytes
 
 ContentT = TypeVar("ContentT", bytes, memoryview)
@@ -42,6 +44,21 @@ def read_checked(path: Path) -> bytes:
     if hashlib.sha256(content).digest() != digest:
         raise UserError(f"{path} is damaged: its content does not match its SHA-256")
     return content
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Make a draft to be filled, which becomes `folder` in one step if the block succeeds; refuse a folder in use."""
+    if folder.exists() and not (folder.is_dir() and is_free(folder)):
+        raise UserError(f"{folder}: is there already and not empty; choose another folder or remove it")
+    target = folder.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with draft_folder(target.parent) as draft:
+            yield draft
+            draft.replace(target)
+    except OSError as problem:
+        raise UserError(f"{folder}: cannot be written ({problem.strerror or problem})") from problem
 
 
 def write_sealed(folder: Path, files: Mapping[str, bytes | Path]) -> None:

@@ -9,11 +9,15 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from fedmlh.cli.importing import import_files
 from fedmlh.cli.options import FormatOption, PartsOption
 from fedmlh.cli.terminal import console, open_data, print_json, progress
 from fedmlh.config import Config
 
 data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+
+
+data_app.command("import")(import_files)
 
 
 @data_app.command("info")

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_indptr, build_labels
+from fedmlh.data.limits import MAX_FEATURES, MAX_LABELS
+from fedmlh.data.matrix import build_indptr, build_labels
 from fedmlh.data.text import KINDS, TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator

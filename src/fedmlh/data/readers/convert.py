@@ -7,9 +7,9 @@ import numpy as np
 from scipy.sparse import csr_matrix, save_npz
 
 from fedmlh.data.dataset import Dataset, Labels, Split
-from fedmlh.drafts import draft_folder
+from fedmlh.data.readers.label_lines import split_label
 from fedmlh.errors import UserError
-from fedmlh.lock import is_free
+from fedmlh.storage import new_folder
 
 ROWS_AT_ONCE = 1000
 
@@ -22,23 +22,15 @@ def write(dataset: Dataset, folder: Path | str, data_format: str) -> None:
     folder = Path(folder)
     if data_format not in WRITERS:
         raise UserError(f"cannot write the format {data_format!r}; choose one of {', '.join(WRITERS)}")
-    if folder.exists() and not (folder.is_dir() and is_free(folder)):
-        raise UserError(f"{folder}: is there already and not empty; choose another folder or remove it")
     check_names(dataset)
-    target = folder.resolve()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with draft_folder(target.parent) as draft:
-            if dataset.site_names:
-                for number, name in enumerate(dataset.site_names):
-                    (draft / name).mkdir()
-                    parts = [own_points(split, number) for split in (dataset.train, dataset.test)]
-                    write_parts(draft / name, parts[0], parts[1], dataset.labels, data_format)
-            else:
-                write_parts(draft, dataset.train, dataset.test, dataset.labels, data_format)
-            draft.replace(target)
-    except OSError as problem:
-        raise UserError(f"{folder}: cannot be written ({problem.strerror or problem})") from problem
+    with new_folder(folder) as draft:
+        if dataset.site_names:
+            for number, name in enumerate(dataset.site_names):
+                (draft / name).mkdir()
+                parts = [own_points(split, number) for split in (dataset.train, dataset.test)]
+                write_parts(draft / name, parts[0], parts[1], dataset.labels, data_format)
+        else:
+            write_parts(draft, dataset.train, dataset.test, dataset.labels, data_format)
 
 
 def check_names(dataset: Dataset) -> None:
@@ -46,6 +38,10 @@ def check_names(dataset: Dataset) -> None:
     for key, name in zip(dataset.labels.keys, dataset.labels.names, strict=True):
         if not key.strip() or any(mark in key for mark in "\t\n\r") or any(mark in name for mark in "\n\r"):
             raise UserError(f"label {key!r:.60} ({name!r:.60}): a tab or line break in it has no place in labels.txt")
+        if split_label(f"{key}\t{name}")[:2] != (key, name if name.strip() else key):
+            raise UserError(
+                f"label {key!r:.60} ({name!r:.60}): a reader would take it for Annif's form; change its key"
+            )
     for name in dataset.site_names:
         if Path(name).name != name or name.startswith("."):
             raise UserError(f"site {name!r:.60}: cannot be the name of a folder")

@@ -6,7 +6,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import build_features, build_marks, check_csr, check_size, count_merged
+from fedmlh.data.limits import check_size
+from fedmlh.data.matrix import build_features, build_marks, check_csr, count_merged
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import UserError
 

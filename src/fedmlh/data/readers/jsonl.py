@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import build_labels, check_labels, count_merged
+from fedmlh.data.limits import check_labels
+from fedmlh.data.matrix import build_labels, count_merged
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_files import read_filter, read_labels
+from fedmlh.data.readers.label_lines import strip_brackets
 from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
@@ -135,6 +137,8 @@ def index_labels(labels: Labels) -> Callable[[str], int | str]:
     uses = Counter(labels.names) if named else Counter()
 
     def find(label: str) -> int | str:
+        if label not in by_key:
+            label = strip_brackets(label)  # labels.txt is read without those of a URI
         if label not in by_key and uses[label] > 1:
             raise ValueError(f"label {label!r:.60} is the name of {uses[label]} labels of labels.txt: give its key")
         return by_key.get(label, by_name.get(label, label))

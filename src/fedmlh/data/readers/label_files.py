@@ -7,8 +7,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import build_indptr, build_labels, check_labels
+from fedmlh.data.limits import check_labels
+from fedmlh.data.matrix import build_indptr, build_labels
 from fedmlh.data.readers.files import read_lines
+from fedmlh.data.readers.label_lines import split_label
 from fedmlh.data.readers.layout import Layout
 from fedmlh.data.readers.lines import parse_whole
 from fedmlh.errors import BadLine, UserError
@@ -20,15 +22,15 @@ _LABELS_PER_POSITIVE = 16
 
 
 def read_labels(path: Path) -> Labels:
-    """Read labels.txt: a line `key<TAB>name`, or just a name, per label in column order."""
+    """Read labels.txt: a line `key<TAB>name`, just a name, or Annif's `<uri><TAB>name`, per label in column order."""
     names: dict[str, str] = {}
     for lineno, line in read_lines(path):
-        key, _, name = line.partition("\t")
+        key, name, _ = split_label(line)
         if not key.strip():
             raise BadLine(path, lineno, "should be `key<TAB>name` or a name, and has neither key nor name")
         if key in names:
             raise BadLine(path, lineno, f"the key {key!r} is taken by a line above")
-        names[key] = name if name.strip() else key
+        names[key] = name
         check_labels(path, len(names))
     if not names:
         raise UserError(f"{path}: names no label")

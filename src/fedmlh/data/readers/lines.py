@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_indptr
+from fedmlh.data.limits import MAX_FEATURES, MAX_LABELS
+from fedmlh.data.matrix import build_indptr
 from fedmlh.data.readers.files import MAX_LINE, check_line
 from fedmlh.errors import BadLine
 

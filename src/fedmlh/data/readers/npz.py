@@ -12,16 +12,8 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from fedmlh.data.matrix import (
-    MAX_FEATURES,
-    Head,
-    build_features,
-    build_marks,
-    check_csr,
-    check_heads,
-    check_size,
-    count_merged,
-)
+from fedmlh.data.limits import MAX_FEATURES, check_size
+from fedmlh.data.matrix import Head, build_features, build_marks, check_csr, check_heads, count_merged
 from fedmlh.data.readers.files import check_unpacked, open_zip, readable
 from fedmlh.data.readers.label_files import name_labels, read_filter
 from fedmlh.data.readers.layout import Layout, Parts, Reader

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fedmlh.data.dataset import Labels
-from fedmlh.data.matrix import MAX_FEATURES, MAX_LABELS, build_features, build_labels, check_size, count_merged
+from fedmlh.data.limits import MAX_FEATURES, MAX_LABELS, check_size
+from fedmlh.data.matrix import build_features, build_labels, count_merged
 from fedmlh.data.readers.files import GUNZIP, check_unpacked, open_bytes, readable
 from fedmlh.data.readers.label_files import name_labels, number_labels, read_filter, read_labels
 from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair

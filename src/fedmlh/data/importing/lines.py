@@ -1,0 +1,92 @@
+"""Lines of a text file in any encoding, counted as an editor counts them."""
+
+import codecs
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmlh.data.readers.files import MAX_LINE, open_bytes, readable
+from fedmlh.errors import BadLine, UserError
+
+#: Stands in a line for bytes that are not in its encoding; no encoding has it.
+_MARK = "\udcff"
+codecs.register_error("fedmlh.mark", lambda problem: (_MARK, getattr(problem, "end", 0)))
+
+#: How files begin that are not text, and what to do with them.
+_NOT_TEXT = {
+    b"PK\x03\x04": "is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
+    b"\xd0\xcf\x11\xe0": "is a file of a spreadsheet program: save the sheet as CSV (UTF-8)",
+    b"%PDF": "is a PDF file: import takes CSV, TSV and JSON lines",
+    b"\x1f\x8b": "is packed: its name should end in .gz",
+}
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: How much of a file is looked at before it is read.
+_SAMPLE_LINES, _SAMPLE_CHARACTERS = 500, 1 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first lines of a file, with their ends."""
+
+    lines: tuple[str, ...]
+
+    @property
+    def first(self) -> str:
+        """The first line that is not blank."""
+        return next((line for line in self.lines if line.strip()), "")
+
+
+def take_sample(path: Path, encoding: str | None = None) -> Sample:
+    """Read the first lines of a file; refuse one that has none."""
+    lines: list[str] = []
+    length = 0
+    for line in read_text(path, encoding):
+        lines.append(line)
+        length += len(line)
+        if len(lines) >= _SAMPLE_LINES or length >= _SAMPLE_CHARACTERS:
+            break
+    if not any(line.strip() for line in lines):
+        raise UserError(f"{path}: is empty")
+    return Sample(tuple(lines))
+
+
+def check_encoding(encoding: str) -> None:
+    """Refuse what is not the name of an encoding of text."""
+    try:
+        known = getattr(codecs.lookup(encoding), "_is_text_encoding", True)
+    except (LookupError, ValueError):
+        known = False
+    if not known:
+        raise UserError(f"there is no encoding {encoding!r:.40}: choose one such as utf-8, utf-16, cp1252 or latin-1")
+
+
+def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines of a file, each with its end: LF, CRLF or CR.
+
+    Without an encoding it is UTF-8, or UTF-16 if the file begins with the mark of UTF-16.
+    """
+    if not path.is_file():
+        problem = "is not a file" if path.exists() else "there is no such file"
+        raise UserError(f"{path}: {problem}")
+    with readable(path), open_bytes(path) as file:
+        head = file.peek(4)[:4] if isinstance(file, io.BufferedReader) else b""
+        for magic, problem in _NOT_TEXT.items():
+            if head.startswith(magic):
+                raise UserError(f"{path}: {problem}")
+        codec = encoding or ("utf-16" if head[:2] in _UTF_16 else "utf-8")
+        lineno = 0
+        with io.TextIOWrapper(file, codec, errors="fedmlh.mark", newline="") as text:
+            while line := text.readline(MAX_LINE + 1):
+                lineno += 1
+                if len(line) > MAX_LINE:
+                    raise BadLine(path, lineno, f"is longer than {MAX_LINE:,} characters, which no record is")
+                if _MARK in line:
+                    name = "another --encoding" if encoding else "its encoding, such as --encoding cp1252 (Windows)"
+                    raise BadLine(path, lineno, f"is not {codec.upper()} text: save the file as UTF-8, or name {name}")
+                if "\0" in line:
+                    raise BadLine(
+                        path, lineno, "holds a NUL, as no text does: take it out (or is it --encoding utf-16?)"
+                    )
+                # A byte order mark is no part of the text.
+                yield line.removeprefix("\ufeff") if lineno == 1 else line
