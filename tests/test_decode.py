@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from fedmlh.model import ranking
-from fedmlh.model.ranking import Decoder, Ranker, decode, label_scores, top_labels
+from fedmlh.model.kernels.plain import decode, label_scores, top_labels
+from fedmlh.model.ranking import Decoder, Ranker
 from fedmlh.model.stack import Stack
 
 

@@ -16,7 +16,8 @@ from fedmlh.engines.run import run
 from fedmlh.entropy import coding
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import BroadcastHeader, RequestHeader, claims, pack
-from fedmlh.model.ranking import Ranker, label_scores, top_labels
+from fedmlh.model.kernels.plain import label_scores, top_labels
+from fedmlh.model.ranking import Ranker
 from fedmlh.model.stack import Stack
 from fedmlh.oneround.corrected import CorrectedRanker, decode_networks, encode_networks, shorten
 from fedmlh.oneround.model import LinearRanker

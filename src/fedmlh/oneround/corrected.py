@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedmlh.entropy import coding
 from fedmlh.hashing.features import FeatureMap
-from fedmlh.model.ranking import Decoder, Ranker, best_labels, label_scores
+from fedmlh.model.kernels.plain import label_scores
+from fedmlh.model.ranking import Decoder, Ranker, best_labels
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.model import LinearRanker, SlotFeatures
 

@@ -1,4 +1,4 @@
-"""Exact top-k by a byte filter (the plain twin is `decode` in fedmlh.model.ranking).
+"""Exact top-k by a byte filter (the plain twin is fedmlh.model.kernels.plain).
 
 For a block of 64 points the bucket scores become bytes: how many steps a bucket lies below the best of its table,
 rounded down, in steps so large that a label whose steps add up to 254 cannot be among the k best. A row of bytes holds
