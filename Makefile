@@ -32,17 +32,17 @@ check: $(VENV)/.ready-dev  ## format, lint, types, direction of imports
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plot,fast]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,plot,fast]'
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,plot,fast,flower,ray,tune]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,train,plot,fast,flower,ray,tune]'
 	touch $@
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements-peers.txt \
-		--editable '.[fast]'
+		--editable '.[train,fast]'
 	touch $@
 
 clean:

@@ -221,3 +221,87 @@ def test_a_stored_model_is_the_same_to_the_bit(tmp_path: Path) -> None:
         else:
             assert torch.equal(mine.networks, theirs.networks)
             assert mine.linear.encode() == theirs.linear.encode()
+
+
+@pytest.mark.parametrize("kind", [{}, {"training": "one-round", "correct": 0}, {"label_map": "identity"}])
+def test_what_a_word_adds_is_what_the_score_loses_without_it(kind: dict[str, object]) -> None:
+    text = TextFeatures.hashing(50)
+    bundle = make_bundle(BASE.replace(**kind), 5, d=50, text=text, beside="training" in kind)
+    model, asked = Model(bundle), "the cat sat on the mat"
+    (explained,) = model.explain([asked], 3)
+    assert [{name: label[name] for name in ("key", "name", "score")} for label in explained] == model.predict(
+        [asked], 3
+    )[0]
+    without = {word: " ".join(w for w in asked.split() if w != word) for word in set(asked.split())}
+    for label in explained:
+        assert {reason["word"] for reason in label["words"]} == set(without)
+        sizes = [abs(reason["adds"]) for reason in label["words"]]
+        assert sizes == sorted(sizes, reverse=True)
+        for reason in label["words"]:
+            (rest,) = model.predict([without[reason["word"]]], P)
+            score = next(other["score"] for other in rest if other["key"] == label["key"])
+            assert reason["adds"] == pytest.approx(label["score"] - score, abs=1e-5)
+
+
+def test_tables_say_how_they_voted_and_which_labels_share_a_bucket() -> None:
+    bundle = make_bundle(BASE, 4)
+    model, X = Model(bundle), points(4)
+    buckets = bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets
+    for explained in model.explain(X, 2):
+        for label in explained:
+            number = bundle.labels.keys.index(label["key"])
+            assert label["score"] == pytest.approx(np.mean([vote["score"] for vote in label["tables"]]), abs=1e-6)
+            for vote, table in zip(label["tables"], buckets, strict=True):
+                assert vote["bucket"] == table[number]
+                others = [bundle.labels.names[n] for n in np.flatnonzero(table == table[number]) if n != number]
+                assert vote["shared_with"] == others[:5]
+                assert vote["labels_in_bucket"] == len(others) + 1
+                assert 1 <= vote["rank"] <= vote["buckets"] == BASE.num_buckets
+
+
+def test_a_feature_that_is_left_out_takes_what_it_added() -> None:
+    model, X = Model(make_bundle(BASE, 6)), points(6)
+    point = X[:1]
+    ((best,),) = model.explain(point, 1)
+    assert len(best["words"]) == point.nnz
+    for reason in best["words"]:
+        dense = point.toarray()
+        dense[0, int(reason["word"])] = 0
+        (rest,) = model.predict(dense, P)
+        score = next(other["score"] for other in rest if other["key"] == best["key"])
+        assert reason["adds"] == pytest.approx(best["score"] - score, abs=1e-5)
+
+
+#: The command line where nothing is installed that trains.
+WITHOUT_TRAINING = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in ("torch", "scipy", "sklearn", "threadpoolctl", "numba", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+sys.meta_path.insert(0, Missing())
+from fedmlh.cli import main
+sys.argv[0] = "fedmlh"
+main()
+"""
+
+
+def call_without_training(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_TRAINING, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_predicting_needs_no_package_that_trains_and_training_says_what_is_missing(tmp_path: Path) -> None:
+    bundle = make_bundle(
+        BASE.replace(training="one-round", correct=0), 5, d=50, text=TextFeatures.hashing(50), beside=True
+    )
+    Model(bundle).save(tmp_path / "model")
+    said = call_without_training("predict", tmp_path / "model", "--text", "two cats", "--why", "--top", 2)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [label["name"] in said.stdout for label in Model(bundle).predict(["two cats"], 2)[0]] == [True, True]
+    assert "words: " in said.stdout
+    refused = call_without_training("run", "demo", "--out", tmp_path / "run")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "torch is not installed" in refused.stderr or "scipy is not installed" in refused.stderr
+    assert not (tmp_path / "run").exists()

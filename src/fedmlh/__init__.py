@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedmlh.errors import explain_missing
+
 if TYPE_CHECKING:
     from fedmlh.config import Config as Config
     from fedmlh.data.dataset import Dataset as Dataset
@@ -49,7 +51,12 @@ __all__ = list(_PUBLIC)
 def __getattr__(name: str) -> Any:
     # Imported when asked for: `fedmlh --help` and a mistyped command need not wait for torch.
     if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
+        try:
+            return getattr(import_module(_PUBLIC[name]), name)
+        except ModuleNotFoundError as error:
+            if (sentence := explain_missing(error.name)) is None:
+                raise
+            raise ModuleNotFoundError(f"fedmlh.{name}: {sentence}", name=error.name) from None
     raise AttributeError(f"module 'fedmlh' has no attribute '{name}'")
 
 

@@ -14,6 +14,18 @@ class BadLine(UserError):
         super().__init__(f"{path}, line {lineno}: {problem}")
 
 
+#: Packages that the extra `train` brings.
+TRAINING = frozenset({"torch", "scipy", "sklearn", "threadpoolctl"})
+
+
+def explain_missing(module: str | None) -> str | None:
+    """Say what to install where a package for training is missing; None for any other module."""
+    package = (module or "").partition(".")[0]
+    if package not in TRAINING:
+        return None
+    return f"{package} is not installed; only predicting works without it: {how_to_install('train')}"
+
+
 def how_to_install(extras: str) -> str:
     """Return the command that installs these extras from a checkout, since fedmlh is on no package index."""
     return f'pip install -c constraints.txt ".[{extras}]" in a checkout of fedmlh'

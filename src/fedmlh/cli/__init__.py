@@ -7,9 +7,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedmlh.cli import data, federation, models, one_round, planning, reproduction, runs, tuning
+from fedmlh.cli import data, federation, models, one_round, planning, predict, reproduction, runs, tuning
 from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, terminable
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, explain_missing
 
 app = typer.Typer(
     help="Federated extreme classification: FedMLH and FedAvg, from data files to a model one can query.",
@@ -40,7 +40,7 @@ app.command()(runs.run)
 app.command()(runs.compare)
 app.command()(runs.replay)
 app.command("eval")(models.evaluate)
-app.command()(models.predict)
+app.command()(predict.predict)
 app.command()(planning.plan)
 app.command()(tuning.tune)
 app.command("config")(planning.show_config)
@@ -59,6 +59,10 @@ def main() -> None:
             app()
     except UserError as error:
         fail(str(error), 2)
+    except ModuleNotFoundError as error:
+        if (sentence := explain_missing(error.name)) is None:
+            raise
+        fail(sentence, 2)
     except MemoryError as error:
         fail(f"not enough memory ({error}): use a smaller model or data set", 2)
     except OSError as error:

@@ -1,14 +1,13 @@
-"""The commands that use a trained model."""
+"""`fedmlh eval`: how good a trained model is."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import PartsOption, check_target
-from fedmlh.cli.terminal import console, errors, open_data, print_json, print_terms
+from fedmlh.cli.options import PartsOption
+from fedmlh.cli.terminal import console, open_data, print_json, print_terms
 from fedmlh.errors import UserError
 
 #: What `eval` calls figures, with the names under which they are explained.
@@ -56,52 +55,3 @@ def evaluate(
     console.print(table)
     terms = _TERMS | ({"precision_paper": "precision_paper"} if config.selection == "paper" else {})
     print_terms((term, explain(name, config.frequent_threshold)) for term, name in terms.items())
-
-
-def predict(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
-    text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
-    points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
-    first_feature: Annotated[
-        int | None, typer.Option(min=0, max=1, help="svmlight input: 0 or 1, where the file itself does not tell")
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
-    out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
-    parts: PartsOption = None,
-) -> None:
-    """Label points or text with a trained model."""
-    from fedmlh.data.readers.formats import read_points
-    from fedmlh.serving.predictor import Model
-    from fedmlh.storage import write_atomically
-
-    if (text is None) == (points is None):
-        raise UserError('say what to label: either --text "…" or --input FILE')
-    if out is not None:
-        check_target(out)
-        if points is not None and out.resolve() == points.resolve():
-            raise UserError(f"--out {out} would replace the --input: name another file")
-    model = Model.load(folder)
-    if points is None:
-        source = text
-    else:
-        source = read_points(
-            points,
-            text=model.bundle.text is not None,
-            num_features=model.bundle.task.num_features,
-            first_feature=model.bundle.first_feature if first_feature is None else first_feature,
-        )
-    if text is not None and out is None:
-        for line, predictions in zip(text, model.predict(text, top), strict=True):
-            console.print(line, style="bold", soft_wrap=True)
-            for label in predictions:
-                key = "" if label["key"] == label["name"] else f"  ({label['key']})"
-                console.print(f"  {label['score']:8.3f}  {label['name']}{key}")
-        console.print(model.score_meaning, style="dim", soft_wrap=True)
-        return
-    answers = ({"point": number, "labels": labels} for number, labels in enumerate(model.predict_stream(source, top)))
-    if out is not None:
-        write_atomically(out, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
-    else:
-        for answer in answers:
-            print_json(answer, ensure_ascii=False)
-    errors.print(model.score_meaning, style="dim", soft_wrap=True)

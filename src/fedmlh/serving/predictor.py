@@ -15,6 +15,7 @@ from fedmlh.lock import is_empty
 from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
 from fedmlh.serving.ranking import rank_labels
 from fedmlh.serving.scores import Part, open_parts
+from fedmlh.serving.why import Reasons, find_reasons, leave_features_out, leave_words_out
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -35,6 +36,10 @@ class Prediction(TypedDict):
     key: str
     name: str
     score: float
+
+
+class Explained(Prediction, Reasons):
+    """A proposed label with the reasons for it."""
 
 
 class Model:
@@ -128,6 +133,23 @@ class Model:
                 f"prepare them as the training data was"
             )
         return rows
+
+    def explain(self, points: "Points", k: int = 5) -> Iterator[list[Explained]]:
+        """Yield the k best labels of one point after another, each with the reasons for it."""
+        keys, names = self.bundle.labels.keys, self.bundle.labels.names
+        rows = self.read(points)
+        for number, (columns, scores) in enumerate(self.rank(rows, k)):
+            point = rows.take(number, number + 1)
+            if _is_text(points):
+                words, others = leave_words_out(str(points[number]))  # type: ignore[index]
+                without = self.read(others)
+            else:
+                words, without = leave_features_out(point)
+            reasons = find_reasons(self._parts, words, Rows.join([point, without]), columns.tolist(), names)
+            yield [
+                {"key": keys[column], "name": names[column], "score": float(score), **why}
+                for column, score, why in zip(columns.tolist(), scores, reasons, strict=True)
+            ]
 
     def evaluate(self, dataset: Dataset, device: str = "cpu") -> "Values":
         """Return every metric on the test part of a data set that has the model's features and labels."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedmlh.config import Config
-from fedmlh.errors import UserError
+from fedmlh.errors import UserError, how_to_install
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
@@ -168,8 +168,6 @@ def find_likelihood(config: Config) -> Callable[[np.ndarray], np.ndarray]:
         torch: Any = importlib.import_module("torch")
         losses: Any = importlib.import_module("fedmlh.model.losses")
     except ModuleNotFoundError:
-        raise UserError(
-            f"this model decodes by the loss '{config.loss}', which needs torch: install fedmlh with the extra `train`"
-        ) from None
+        raise UserError(f"this model decodes by a loss that is torch code: {how_to_install('train')}") from None
     loss = losses.find_loss(config.loss)
     return lambda logits: np.asarray(loss.log_likelihood(torch.from_numpy(logits)).numpy())

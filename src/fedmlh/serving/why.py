@@ -1,0 +1,93 @@
+"""Why a model proposes a label: what each word adds to its score, and how each table voted."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from fedmlh.data.text import TOKEN
+from fedmlh.hashing.rows import Rows
+from fedmlh.serving.scores import Part
+
+#: Labels in the same bucket that are named.
+_MOST_NAMED = 5
+
+
+class Contribution(TypedDict):
+    """What the score loses when a word, or a feature, is left out of this point."""
+
+    word: str
+    adds: float
+
+
+class Vote(TypedDict):
+    """What one table says: the score of the label's bucket, its rank among the buckets, and who shares it."""
+
+    table: int
+    bucket: int
+    score: float
+    rank: int
+    buckets: int
+    shared_with: list[str]
+    labels_in_bucket: int
+
+
+class Reasons(TypedDict):
+    """Why one label was proposed."""
+
+    words: list[Contribution]
+    tables: list[Vote]
+
+
+def leave_words_out(text: str) -> tuple[list[str], list[str]]:
+    """Return the words of a text, each once, and the text without each of them."""
+    tokens = TOKEN.findall(text.lower())
+    words = list(dict.fromkeys(tokens))
+    return words, [" ".join(token for token in tokens if token != word) for word in words]
+
+
+def leave_features_out(point: Rows) -> tuple[list[str], Rows]:
+    """Return the features of one point by number, and the point without each of them."""
+    count = len(point.columns)
+    kept = ~np.eye(count, dtype=bool)
+    owners, places = np.nonzero(kept)
+    shape = (count, point.width)
+    return [str(column) for column in point.columns], Rows.gather(
+        owners, point.columns[places].astype(np.int64), point.values[places], shape
+    )
+
+
+def find_reasons(
+    parts: Sequence[Part], words: Sequence[str], rows: Rows, labels: Sequence[int], names: Sequence[str]
+) -> list[Reasons]:
+    """Return the reasons for some labels of one point; `rows` are the point, and the point without each word."""
+    scores = [part.scorer.score(part.scorer.find(rows)) for part in parts]
+    found: list[Reasons] = []
+    for label in labels:
+        whole = sum(
+            part.weight * tables[np.arange(len(tables)), :, part.buckets[:, label]].mean(axis=0)
+            for part, tables in zip(parts, scores, strict=True)
+        )
+        adds = np.asarray(whole[0] - whole[1:], np.float64)
+        order = np.argsort(-np.abs(adds), kind="stable")
+        asked = [
+            pair for part, tables in zip(parts, scores, strict=True) for pair in zip(tables, part.buckets, strict=True)
+        ]
+        votes = [_vote(table, tables[0], buckets, label, names) for table, (tables, buckets) in enumerate(asked, 1)]
+        found.append({"words": [{"word": words[i], "adds": float(adds[i])} for i in order], "tables": votes})
+    return found
+
+
+def _vote(table: int, scores: np.ndarray, buckets: np.ndarray, label: int, names: Sequence[str]) -> Vote:
+    """Say what a table gives a label.  # scores [B], buckets [p]"""
+    bucket = int(buckets[label])
+    together = np.flatnonzero(buckets == bucket)
+    return {
+        "table": table,
+        "bucket": bucket,
+        "score": float(scores[bucket]),
+        "rank": 1 + int(np.count_nonzero(scores > scores[bucket])),
+        "buckets": len(scores),
+        "shared_with": [names[other] for other in together[together != label][:_MOST_NAMED]],
+        "labels_in_bucket": len(together),
+    }
