@@ -229,9 +229,9 @@ def test_what_a_word_adds_is_what_the_score_loses_without_it(kind: dict[str, obj
     bundle = make_bundle(BASE.replace(**kind), 5, d=50, text=text, beside="training" in kind)
     model, asked = Model(bundle), "the cat sat on the mat"
     (explained,) = model.explain([asked], 3)
-    assert [{name: label[name] for name in ("key", "name", "score")} for label in explained] == model.predict(
-        [asked], 3
-    )[0]
+    assert [
+        {name: label[name] for name in ("key", "name", "score", "probability")} for label in explained
+    ] == model.predict([asked], 3)[0]
     without = {word: " ".join(w for w in asked.split() if w != word) for word in set(asked.split())}
     for label in explained:
         assert {reason["word"] for reason in label["words"]} == set(without)

@@ -10,14 +10,12 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
-from fedmlh.data.division import divide
 from fedmlh.data.memory import LabelTable, check_lengths, check_texts, number_sites, to_labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.engines.run import run
@@ -30,30 +28,6 @@ _POINTS_PER_CLIENT = 50
 #: The most probabilities that are returned as one array.
 _MOST_PROBABILITIES = 1 << 27
 _CHECKS: Mapping[str, Any] = {"accept_sparse": "csr", "dtype": np.float64}
-#: Best labels per held-out point by which scores become probabilities.
-_BEST = 50
-
-
-@dataclass(frozen=True)
-class _Curve:
-    """Turns scores into probabilities: higher scores never get lower ones."""
-
-    slope: float = 1.0
-    offset: float = 0.0
-
-    @classmethod
-    def fit(cls, scores: np.ndarray, hits: np.ndarray) -> "_Curve":
-        """Fit to scores of labels and whether the point has the label."""
-        if len(np.unique(hits)) < 2:
-            return cls()
-        scale = float(scores.std()) or 1.0
-        fitted = LogisticRegression().fit(scores[:, None] / scale, hits)
-        slope = float(fitted.coef_[0, 0]) / scale
-        return cls(slope, float(fitted.intercept_[0])) if slope > 0 else cls()
-
-    def apply(self, scores: np.ndarray) -> np.ndarray:
-        """Return probabilities."""
-        return 1 / (1 + np.exp(-np.clip(self.slope * scores + self.offset, -50, 50)))
 
 
 class FedMLHClassifier(ClassifierMixin, BaseEstimator):
@@ -102,7 +76,6 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
             with _place(self.out) as folder:
                 self.run_ = run(config, dataset, folder, tell=self._say, watch=self._say_round)
                 self.model_ = Model.load(self.run_.folder)
-            self._fit_curve(divide(train, config).validation)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -112,7 +85,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
             best = np.array([column for (column,), _ in self._rank(X, 1)], np.int64)
             return self.classes_[best]
         lists = [
-            [int(column) for column, chance in zip(columns, self.curve_.apply(scores), strict=True) if chance >= 0.5]
+            [int(column) for column, chance in zip(columns, self._find_chances(scores), strict=True) if chance >= 0.5]
             for columns, scores in self._rank(X, len(self.classes_))
         ]
         if self.label_form_ == "lists":
@@ -135,7 +108,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
             )
         found = np.zeros((num_points, num_labels))
         for row, (columns, scores) in enumerate(self._rank(X, num_labels)):
-            found[row, columns] = self.curve_.apply(scores)
+            found[row, columns] = self._find_chances(scores)
         return found / found.sum(axis=1, keepdims=True) if self.single_label_ else found
 
     def predict_top(self, X: Any, k: int = 5) -> list[list[dict[str, Any]]]:
@@ -145,7 +118,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         return [
             [
                 {"label": names[column], "score": float(score), "probability": float(chance)}
-                for column, score, chance in zip(columns, scores, self.curve_.apply(scores), strict=True)
+                for column, score, chance in zip(columns, scores, self._find_chances(scores), strict=True)
             ]
             for columns, scores in self._rank(X, k)
         ]
@@ -236,16 +209,10 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         ready, _ = self._prepare(X)
         yield from self.model_.rank(ready.matrix, k)
 
-    def _fit_curve(self, held_out: Split) -> None:
-        """Fit the curve from scores to probabilities on points that the run held out, where there are any."""
-        self.curve_ = _Curve()
-        if not len(held_out):
-            return
-        scores, hits = [], []
-        for row, (columns, values) in enumerate(self.model_.rank(held_out.X, min(_BEST, len(self.classes_)))):
-            scores.append(values)
-            hits.append(np.isin(columns, held_out.Y[row].indices))
-        self.curve_ = _Curve.fit(np.concatenate(scores), np.concatenate(hits))
+    def _find_chances(self, scores: np.ndarray) -> np.ndarray:
+        """Return probabilities; of a model that too few points judged, ones that only rise with the score."""
+        curve = self.model_.bundle.curve
+        return 1 / (1 + np.exp(-np.clip(scores, -50, 50))) if curve is None else curve.apply(scores)
 
     def _say(self, line: str) -> None:
         if self.verbose:

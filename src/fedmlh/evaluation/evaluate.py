@@ -10,7 +10,8 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
-from fedmlh.evaluation.label_recall import LabelRecall
+from fedmlh.evaluation.calibration import BEST, Curve, calibrate
+from fedmlh.evaluation.label_recall import LabelRecall, list_bands
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities
 from fedmlh.evaluation.own import Measures, OwnSums
 from fedmlh.evaluation.point_hits import PointHits
@@ -143,6 +144,22 @@ class Evaluator:
     def judge_parts(self, labels: np.ndarray, Y: csr_matrix, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """Every metric of labels that were ranked already, for parts of the points, given by their rows.  # [n, k]"""
         return {part: self.judge(labels[rows], Y[rows]) for part, rows in parts.items()}
+
+    def rank_best(self, model: Any, points: HashedSplit) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels of each point that calibration counts, and their scores.  # [n, k], [n, k]"""
+        ranked = list(self.ranker.rank(model, points.features, min(BEST, points.Y.shape[1]), points.excluded))
+        return np.concatenate([labels for _, labels, _ in ranked]), np.concatenate([scores for *_, scores in ranked])
+
+    def calibrate(self, decoding: str, model: Any, points: HashedSplit) -> tuple[Curve | None, dict[str, Any]]:
+        """Return what turns the model's scores into probabilities, and how well it does."""
+        if not len(points):
+            return None, {}
+        return calibrate(
+            "plain" if decoding == "logits" else decoding,
+            *self.rank_best(model, points),
+            points.Y,
+            list_bands(self.counts),
+        )
 
     def metrics(self) -> Measures:
         """Return metrics of no points yet."""

@@ -20,6 +20,11 @@ from fedmlh.evaluation.metrics import canonical, find_hits
 BINS = (("1-5", 1, 5), ("6-20", 6, 20), ("21-100", 21, 100), ("101+", 101, None))
 
 
+def list_bands(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which labels are in each bin, given how many training points carry each label.  # [p] -> [p] each"""
+    return {name: (counts >= low) & (counts <= (np.inf if high is None else high)) for name, low, high in BINS}
+
+
 class LabelRecall:
     """Counts per label how often it occurs and how often it is found, over batches of points."""
 
@@ -43,8 +48,7 @@ class LabelRecall:
         shares = self._found[:, there] / self._occurs[there]
         macro = [float(share.mean()) if there.any() else 0.0 for share in shares]
         largest, by_count = self._found[int(np.argmax(self._ks))], {}
-        for name, low, high in BINS:
-            members = (self._counts >= low) & (self._counts <= (np.inf if high is None else high))
+        for name, members in list_bands(self._counts).items():
             occurs = int(self._occurs[members].sum())
             if occurs:
                 by_count[name] = int(largest[members].sum()) / occurs

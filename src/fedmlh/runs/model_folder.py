@@ -16,6 +16,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
+from fedmlh.evaluation.calibration import Curve
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.terms import Terms
@@ -25,6 +26,8 @@ from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read
 
 #: The arrays of a linear model.
 _LINEAR = ("starts", "columns", "levels", "scales")
+#: The file of the curve, which models of points that nobody held out do not have.
+_CURVE = "calibration.json"
 #: The most bytes that a file of weights has beside them.
 _MOST_HEADER = 2**12
 
@@ -56,6 +59,8 @@ class Bundle:
     terms: Terms | None = None
     #: Of one round: the networks beside the linear model, if there are any.
     networks: Networks | None = None
+    #: Turns scores into probabilities; None if no points were held out.
+    curve: Curve | None = None
 
 
 def save_bundle(
@@ -66,10 +71,11 @@ def save_bundle(
     dataset: Dataset,
     terms: Terms | None = None,
     networks: Networks | None = None,
+    curve: Curve | None = None,
 ) -> None:
     """Write the model that a run has trained on a data set."""
     about = (dataset.labels, dataset.text, dataset.fingerprint, dataset.first_feature)
-    write_bundle(folder, Bundle(task, seeds, weights, *about, terms, networks))
+    write_bundle(folder, Bundle(task, seeds, weights, *about, terms, networks, curve))
 
 
 def write_bundle(folder: Path, bundle: Bundle) -> None:
@@ -87,6 +93,8 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
         "config.toml": bundle.task.config.to_toml().encode(),
         "labels.json": json.dumps({"keys": labels.keys, "names": labels.names}).encode(),
     }
+    if bundle.curve is not None:
+        files[_CURVE] = json.dumps(bundle.curve.to_json()).encode()
     if bundle.networks is not None:
         networks = bundle.networks
         about["networks"] = {"seeds": _write_seeds(networks.seeds), "weight": networks.weight}
@@ -135,6 +143,7 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
                 networks = _load_networks(sealed, task, about["networks"], folder)
         else:
             weights = _load_weights(sealed, "weights.safetensors", task, np.float32)
+        curve = Curve.from_json(parse_json(sealed.read(_CURVE, MOST_TOML))) if _CURVE in sealed.digests else None
         if (len(labels.keys), len(labels.names)) != (task.num_labels, task.num_labels):
             raise ValueError(f"labels.json does not name {task.num_labels:,} labels")
         if not all(isinstance(name, str) for name in (*labels.keys, *labels.names)):
@@ -143,7 +152,7 @@ def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
             raise ValueError("data or first_feature in model.json")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{folder} is not a model of fedmlh ({type(error).__name__}: {error})") from None
-    return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"], terms, networks)
+    return Bundle(task, seeds, weights, labels, text, about["data"], about["first_feature"], terms, networks, curve)
 
 
 def _write_seeds(seeds: Seeds) -> dict[str, Any]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.errors import UserError
+from fedmlh.evaluation.calibration import Curve
 from fedmlh.evaluation.evaluate import Evaluator, HashedSplit, selection_score
 from fedmlh.federated.client import Memory
 from fedmlh.federated.mail import Outbox, PartT, Reply
@@ -68,6 +71,12 @@ class Judge:
         watched = test if config.test_every_round else None
         return cls(evaluator, "validation", evaluator.prepare(validation), "precision", watched)
 
+    def calibrate(self, config: Config, model: Tensor) -> tuple[Curve | None, dict[str, Any]]:
+        """Return what turns the model's scores into probabilities, with its figures, if points were held out."""
+        if self.name != "validation":
+            return None, {}
+        return self.evaluator.calibrate(config.decoding, model, self.points)
+
 
 def conduct(
     server: Server,
@@ -115,8 +124,9 @@ def conduct(
             f"how much; the setting clip turns this off"
         )
     tested = judge.evaluator.examine(progress.best_model, test)
-    summary = summarize(task, progress, tested) | more(progress)
-    save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset)
+    curve, figures = judge.calibrate(task.config, progress.best_model)
+    summary = summarize(task, progress, tested) | figures | more(progress)
+    save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset, curve=curve)
     folder.write_points(tested.points)
     folder.write_summary(summary)
     return Run(summary, folder.path)

@@ -36,6 +36,8 @@ class Prediction(TypedDict):
     key: str
     name: str
     score: float
+    #: How likely the label is true; None if the model has no curve, since no points were held out.
+    probability: float | None
 
 
 class Explained(Prediction, Reasons):
@@ -102,12 +104,8 @@ class Model:
 
     def predict_stream(self, points: "Points", k: int = 5) -> Iterator[list[Prediction]]:
         """Yield the k best labels of one point after another."""
-        keys, names = self.bundle.labels.keys, self.bundle.labels.names
         for columns, scores in self.rank(points, k):
-            yield [
-                {"key": keys[column], "name": names[column], "score": float(score)}
-                for column, score in zip(columns.tolist(), scores.tolist(), strict=True)
-            ]
+            yield self._name(columns, scores)
 
     def rank(self, points: "Points", k: int = 5) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each point the numbers of its k best labels, best first, and their scores."""
@@ -136,7 +134,7 @@ class Model:
 
     def explain(self, points: "Points", k: int = 5) -> Iterator[list[Explained]]:
         """Yield the k best labels of one point after another, each with the reasons for it."""
-        keys, names = self.bundle.labels.keys, self.bundle.labels.names
+        names = self.bundle.labels.names
         rows = self.read(points)
         for number, (columns, scores) in enumerate(self.rank(rows, k)):
             point = rows.take(number, number + 1)
@@ -146,10 +144,7 @@ class Model:
             else:
                 words, without = leave_features_out(point)
             reasons = find_reasons(self._parts, words, Rows.join([point, without]), columns.tolist(), names)
-            yield [
-                {"key": keys[column], "name": names[column], "score": float(score), **why}
-                for column, score, why in zip(columns.tolist(), scores, reasons, strict=True)
-            ]
+            yield [{**label, **why} for label, why in zip(self._name(columns, scores), reasons, strict=True)]
 
     def evaluate(self, dataset: Dataset, device: str = "cpu") -> "Values":
         """Return every metric on the test part of a data set that has the model's features and labels."""
@@ -176,6 +171,14 @@ class Model:
     @cached_property
     def _parts(self) -> list[Part]:
         return open_parts(self.bundle)
+
+    def _name(self, columns: np.ndarray, scores: np.ndarray) -> list[Prediction]:
+        labels, curve = self.bundle.labels, self.bundle.curve
+        chances: list[Any] = [None] * len(scores) if curve is None else curve.apply(scores).tolist()
+        return [
+            {"key": labels.keys[column], "name": labels.names[column], "score": score, "probability": chance}
+            for column, score, chance in zip(columns.tolist(), scores.tolist(), chances, strict=True)
+        ]
 
     def _read_texts(self, texts: Any) -> Rows:
         if isinstance(texts, str):

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from fedmlh.data.dataset import Dataset, Split
+from fedmlh.evaluation.calibration import BEST, Curve, calibrate
 from fedmlh.evaluation.costs import peak_memory_bytes
 from fedmlh.evaluation.evaluate import Evaluator, Examined, LabelCounts, selection_score
+from fedmlh.evaluation.label_recall import list_bands
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
-from fedmlh.model.ranking import Decoder
+from fedmlh.model.ranking import Decoder, best_labels
 from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold
 from fedmlh.oneround.corrected import Corrected
 from fedmlh.oneround.exchange import asks_for_buckets, spread
@@ -119,6 +121,22 @@ class Closing:
         for rows, scores in self.appoint(problem, points).score(solver):
             yield rows, fold(scores * weigh, self.decoder)
 
+    def calibrate(
+        self, sums: Sums, choice: Choice, validation: Split, correction: Correction | None
+    ) -> tuple[Curve | None, dict[str, Any]]:
+        """Return what turns scores into probabilities, by points that are not among the sums, and its figures."""
+        points, best = pick_points(validation), min(BEST, self.task.num_labels)
+        if not len(points):
+            return None, {}
+        helped = correction if correction is not None and correction.weight else None
+        ranked = []
+        for rows, linear in self.score(sums, choice, points):
+            decoder, scores = (self.decoder, linear) if helped is None else helped.add_scores(linear, points.X[rows])
+            excluded = None if points.excluded is None else points.excluded[rows]
+            ranked.append(best_labels(decoder, scores, best, excluded))
+        labels, values = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
+        return calibrate("plain", labels, values, points.Y, list_bands(self.frequencies.counts))
+
     def solve(self, sums: Sums, choice: Choice) -> Solved:
         """Return the solution for all outputs, cut down to the size that a model may have."""
         problem = self.pose(sums)
@@ -158,6 +176,7 @@ class Closing:
         record: dict[str, Any],
         more: dict[str, Any],
         correction: Correction | None = None,
+        curve: Curve | None = None,
     ) -> dict[str, Any]:
         """Test the model, write it with all figures, and return them; `record` is that of the linear model's round."""
         began, choice = time.perf_counter(), solved.choice
@@ -180,7 +199,7 @@ class Closing:
             self.task.num_features,
             self.task.num_labels,
         )
-        save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms, networks)
+        save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms, networks, curve)
         folder.write_metrics(history)
         folder.write_points(test.points)
         summary = self.summarize(history, best, test, model, choice) | more

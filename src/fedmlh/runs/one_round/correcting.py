@@ -110,7 +110,9 @@ class Corrector:
         evaluator = Evaluator(
             closing.task.config, closing.frequencies, CorrectedFeatures(closing.features, features), beside.both
         )
-        return Correction(self.task, server.seeds, evaluator, model, weight, gain, labels, progress)
+        return Correction(
+            self.task, server.seeds, beside.both, features, evaluator, model, weight, gain, labels, progress
+        )
 
     def _train(self, server: Server, clients: Clients, judge: Judge, record: dict[str, Any]) -> Progress:
         identity = f"{server.run} {self.closing.dataset.fingerprint}"

@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from fedmlh.evaluation.evaluate import Evaluator
 from fedmlh.federated.participation import Attempt
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.oneround.corrected import Corrected, encode_networks
+from fedmlh.hashing.features import FeatureMap
+from fedmlh.model.ranking import Decoder
+from fedmlh.oneround.corrected import Corrected, CorrectedRanker, encode_networks
 from fedmlh.oneround.linear import Linear
 from fedmlh.runs.checkpoint import Progress
 from fedmlh.runs.model_folder import Networks
@@ -21,6 +24,8 @@ class Correction:
 
     task: Task
     seeds: Seeds
+    both: CorrectedRanker
+    features: FeatureMap  # of the networks
     evaluator: Evaluator  # of both together
     model: Tensor  # float32 [P], each of them as clients are sent it
     weight: float  # 0: they do not help
@@ -63,6 +68,11 @@ class Correction:
     def networks(self) -> Networks:
         """The networks as a model folder keeps them."""
         return Networks(self.task, self.seeds, self.model.half().numpy(), self.weight)
+
+    def add_scores(self, linear: Tensor, X: csr_matrix) -> tuple[Decoder, Tensor]:
+        """Return the scores of both for some points, given the linear model's, and what decodes them.  # [R, n, B]"""
+        networks = self.both.score(self.model, self.features.apply(X))
+        return self.both.decoder, self.both.add(linear, networks, self.weight)
 
     def add_to(self, linear: Linear) -> Corrected:
         """Return the model of both."""

@@ -166,7 +166,8 @@ class Work:
         more = {"training_points": sums.points, "delivered": result.figures, "ridge_from": ridge_from}
         if len(points):
             more |= {"validation": closing.evaluator.judge(labels, points.Y), **self.compare(closing, labels)}
-        summary = closing.write(folder, solved, record, more, correction)
+        curve, figures = closing.calibrate(sums, choice, self.validation, correction)
+        summary = closing.write(folder, solved, record, {**more, **figures}, correction, curve)
         if not len(points):  # only now is there something measured to be seen
             self.watch(record)
         if not self.task.config.keep_sums:

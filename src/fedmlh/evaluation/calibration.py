@@ -1,0 +1,170 @@
+"""From scores to probabilities: one rising curve per model, which leaves the order of labels as it is.
+
+Held-out points are asked for their best labels. Bins of scores count these labels and how many of them are true; such
+counts add up over sites. The curve goes through the shares of true labels in the bins, made to rise (isotonic
+regression). It is fitted on one half of the points, and its error is measured on the other.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+#: Best labels per point that are counted, and those whose probabilities are judged.
+BEST, JUDGED = 50, 5
+NUM_BINS = 32
+#: Fewer held-out points say too little, and too much about each of them.
+LEAST_POINTS = 50
+#: Bins of the error, each with as many labels.
+_ERROR_BINS = 15
+#: What every curve has of a curve that rises everywhere, so that no two scores get the same probability.
+_SHARE = 1e-3
+#: Probabilities are at least this.
+_LOWEST = 1e-6
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Bins of scores, which are taken as they are or as the log-odds of the probability that they stand for."""
+
+    form: str  # "plain", "log-probs" or "probs"
+    edges: tuple[float, ...]  # rising, one more than bins
+
+    @classmethod
+    def fit(cls, form: str, scores: np.ndarray) -> "Scale":
+        """Return bins of which half tell apart the scores of these points, and half those of their best labels."""
+        scores = _spread(form, scores)
+        shares = np.linspace(0, 1, NUM_BINS // 2)
+        edges = np.unique(np.concatenate([np.quantile(scores, shares), np.quantile(scores[:, :JUDGED], shares)]))
+        low, high = edges[0], max(edges[-1], edges[0] + 1e-6)
+        # Where scores are equal there are fewer edges: the others are spread evenly.
+        while len(edges) <= NUM_BINS:
+            edges = np.union1d(edges, np.linspace(low, high, NUM_BINS + 1 - len(edges) + 2))
+        return cls(form, tuple(edges[np.linspace(0, len(edges) - 1, NUM_BINS + 1).astype(int)].tolist()))
+
+    def find_bins(self, scores: np.ndarray) -> np.ndarray:
+        """Return the bin of each score; the outermost have no end."""
+        return np.searchsorted(np.array(self.edges[1:-1]), _spread(self.form, scores), side="right")
+
+
+def _spread(form: str, scores: np.ndarray) -> np.ndarray:
+    """Return scores as they are, or the log-odds of the probabilities that they stand for."""
+    scores = np.asarray(scores, np.float64)
+    if form == "plain":
+        return scores
+    chances = np.clip(np.exp(np.minimum(scores, 0)) if form == "log-probs" else scores, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(chances) - np.log1p(-chances))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A model's probabilities: how many labels of each bin of scores were counted, and how many of them are true."""
+
+    scale: Scale
+    points: int
+    counts: tuple[int, ...]
+    hits: tuple[int, ...]
+
+    @classmethod
+    def count(cls, scale: Scale, labels: np.ndarray, scores: np.ndarray, Y: "csr_matrix") -> "Curve":
+        """Count the ranked labels of points; -1 is no label.  # [n, k], [n, k], [n, p]"""
+        from fedmlh.evaluation.metrics import find_hits
+
+        there = labels >= 0
+        bins = scale.find_bins(scores)
+        hit = find_hits(labels, Y)
+        counts, hits = (np.bincount(bins[some], minlength=NUM_BINS) for some in (there, there & hit))
+        return cls(scale, len(labels), tuple(counts.tolist()), tuple(hits.tolist()))
+
+    def __add__(self, other: "Curve") -> "Curve":
+        """Return the curve of the points of both."""
+        counts, hits = (
+            tuple(map(sum, zip(mine, theirs, strict=True)))
+            for mine, theirs in ((self.counts, other.counts), (self.hits, other.hits))
+        )
+        return Curve(self.scale, self.points + other.points, counts, hits)
+
+    def apply(self, scores: np.ndarray) -> np.ndarray:
+        """Return the probability of each score, above 0 and at most 1; a higher score never has a lower one."""
+        places, shares = self._knots
+        where = _spread(self.scale.form, scores)
+        steady = 0.5 + np.arctan((where - places[0]) / (places[-1] - places[0])) / np.pi
+        chances = (1 - _SHARE) * np.interp(where, places, shares) + _SHARE * steady
+        return np.asarray(np.clip(chances, _LOWEST, 1.0))
+
+    @cached_property
+    def _knots(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the middles of bins with labels, and the shares of true labels in them, made to rise."""
+        counts, hits = np.array(self.counts, np.float64), np.array(self.hits, np.float64)
+        full, edges = np.flatnonzero(counts), np.array(self.scale.edges)
+        middles = (edges[1:] + edges[:-1]) / 2
+        if len(full) < 2:
+            return edges[[0, -1]], np.full(2, (hits.sum() + 0.5) / (counts.sum() + 1))
+        # Half a hit in one more label: a bin of few labels is never quite sure.
+        blocks: list[list[float]] = []  # hits, labels, bins
+        for place in full:
+            blocks.append([hits[place] + 0.5, counts[place] + 1.0, 1])
+            while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
+                last = blocks.pop()
+                blocks[-1] = [mine + theirs for mine, theirs in zip(blocks[-1], last, strict=True)]
+        shares = np.concatenate([np.full(int(bins), found / labels) for found, labels, bins in blocks])
+        return middles[full], shares
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        scale = {"form": self.scale.form, "edges": list(self.scale.edges)}
+        return {**scale, "points": self.points, "counts": list(self.counts), "hits": list(self.hits)}
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Curve":
+        """Read what `to_json` returned; ValueError for anything else."""
+        scale = Scale(content["form"], tuple(map(float, content["edges"])))
+        sound = scale.form in ("plain", "log-probs", "probs") and len(scale.edges) == NUM_BINS + 1
+        sound &= all(-math.inf < low < high < math.inf for low, high in pairwise(scale.edges))
+        counts, hits = content["counts"], content["hits"]
+        for numbers in (counts, hits, [content["points"]]):
+            sound &= all(type(number) is int and 0 <= number < 2**53 for number in numbers)
+        if not sound or not len(counts) == len(hits) == NUM_BINS:
+            raise ValueError("a curve that no model has")
+        if any(hit > count for hit, count in zip(hits, counts, strict=True)):
+            raise ValueError("more true labels than there are")
+        return cls(scale, content["points"], tuple(counts), tuple(hits))
+
+
+def calibrate(
+    form: str, labels: np.ndarray, scores: np.ndarray, Y: "csr_matrix", bands: Mapping[str, np.ndarray]
+) -> tuple[Curve | None, dict[str, Any]]:
+    """Fit a curve on every other held-out point, and measure its error on the rest; None for too few points.
+
+    `form` is that of the scores, `bands` say which labels are how frequent.  # [n, k], [n, k], [n, p], [p] each
+    """
+    from fedmlh.evaluation.metrics import find_hits
+
+    if len(labels) < 2 * LEAST_POINTS:
+        return None, {}
+    curve = Curve.count(Scale.fit(form, scores[::2]), labels[::2], scores[::2], Y[::2])
+    best, values, hit = labels[1::2, :JUDGED], scores[1::2, :JUDGED], find_hits(labels[1::2, :JUDGED], Y[1::2])
+    there = best >= 0
+    chances = curve.apply(values)
+    figures: dict[str, Any] = {"points": len(best), "error": find_error(chances[there], hit[there])}
+    figures["error_by_count"] = {
+        name: find_error(chances[some], hit[some])
+        for name, members in bands.items()
+        if (some := there & members[np.maximum(best, 0)]).any()
+    }
+    return curve, {"calibration": figures}
+
+
+def find_error(chances: np.ndarray, hits: np.ndarray) -> float:
+    """Return how far probabilities are from shares of true labels, in the mean over bins with as many labels each."""
+    order = np.argsort(chances, kind="stable")
+    bins = np.array_split(order, min(_ERROR_BINS, max(1, len(order))))
+    gaps = [abs(chances[some].mean() - hits[some].mean()) * len(some) for some in bins if len(some)]
+    return float(sum(gaps) / max(1, len(order)))
