@@ -937,7 +937,7 @@ def test_attack_21_a_run_that_is_ended_says_how_to_go_on(tmp_path: Path, paused:
     paused.send_signal(signal.SIGTERM)
     _, said = paused.communicate()
     assert paused.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "fedmlh: stopped; --resume goes on from the last finished round"
+    assert said.splitlines()[-1] == "fedmlh: stopped; --resume continues from the last finished round"
     assert "Traceback" not in said
     assert not (tmp_path / "out" / LOCK).exists()
 

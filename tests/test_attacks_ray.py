@@ -425,7 +425,7 @@ def test_attack_21_sigterm_ends_a_run_on_ray_as_ctrl_c_does(reached, short, tmp_
     assert len(family) > 3, "the cluster was there"
     assert "SIGTERM" not in said
     assert "    @ " not in said
-    assert said.splitlines()[-1] == "fedmlh: stopped; --resume goes on from the last finished round"
+    assert said.splitlines()[-1] == "fedmlh: stopped; --resume continues from the last finished round"
     assert run.returncode in (130, 143)
     assert list(short.iterdir()) == []
     if reached is is_training:

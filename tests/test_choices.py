@@ -33,7 +33,7 @@ def test_recommended_gives_every_point_to_exactly_one_client() -> None:
     division = divide(DATA.train, settled)
     assert division.reached == division.total == sum(map(len, division.shards.values()))
     assert len(division.validation) + division.total == len(DATA.train)
-    assert any("every point to one" in reason for reason in reasons)
+    assert any("each point goes to one client" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(("sites", "sampled"), [(3, 3), (10, 10), (14, 10)])
@@ -68,7 +68,7 @@ def test_nothing_is_left_open() -> None:
         ({"algorithm": "fedavg"}, "FedAvg is trained in rounds"),
         ({"selection": "paper"}, "selection 'paper' chooses among rounds"),
         ({"shared_fraction": 0.1}, "one round shares no points"),
-        ({"pooled": True}, "pooled compares with them"),
+        ({"pooled": True}, "pooled trains one client"),
         ({"feature_slots": 8}, "documents are so long"),
     ],
 )

@@ -291,7 +291,7 @@ def test_a_server_without_points_says_so_and_sites_are_told_what_it_asks_for(
     server, fed = write_text(tmp_path / "server", TEXTS["server"], CATALOGUE), tmp_path / "fed"
     init = ("federation", "init", fed, "one-round", "--data", server, "--address", "127.0.0.1:9092", "--sites", "north")
     assert call(*init, "--set", "min_site_points=2", "--set", "validation_fraction=0") == 0
-    assert "choose nothing, and are not trained on" in capsys.readouterr().err.replace("\n", " ")
+    assert "are not used, neither to choose nor to train" in capsys.readouterr().err.replace("\n", " ")
     yardstick = Federation(fed).yardstick()
     assert len(yardstick.dataset.train) == 0 < len(yardstick.dataset.test)
     assert yardstick.frequencies.counts.sum() > 0
@@ -418,7 +418,7 @@ def test_recommended_asks_real_sites_for_no_statistics(tmp_path: Path, capsys: p
     init = ("federation", "init", tmp_path / "fed", "recommended", "--data", server, "--address", "127.0.0.1:9092")
     assert call(*init, "--sites", "north,south", "--set", "top_k=1") == 0
     shown = capsys.readouterr().err.replace("\n", " ")
-    assert "networks in rounds: --set training=one-round needs sites that agree" in shown
+    assert "trains networks in rounds: training=one-round needs sites that agree" in shown
     assert "sites know labels by name, so they are hashed, few as they are" in shown
     settled = Config.load(tmp_path / "fed" / "public" / "config.toml")
     assert (settled.training, settled.label_key, settled.label_map) == ("rounds", "name", "murmur3")

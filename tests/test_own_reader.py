@@ -88,7 +88,7 @@ def test_a_run_records_it_and_its_folder_asks_for_it(table, tmp_path, capsys):
         del parts._parts[part], parts._foreign[part]
     capsys.readouterr()
     assert call("eval", tmp_path / "run") == 2
-    assert "the reader 'csv' comes from own_reader.py: load it with --parts" in " ".join(
+    assert "the reader 'csv' comes from own_reader.py: load that file first (fedmlh.load_parts, --parts)" in " ".join(
         capsys.readouterr().err.split()
     )
 

@@ -121,7 +121,7 @@ def test_code_in_the_folder_that_was_handed_out_is_never_executed(federation: Fe
     other, mark = marked(tmp_path)
     public = federation.path / "public"
     keep_parts(public / "parts", {HASH: ("own_parts.py", other)})
-    with pytest.raises(UserError, match=r"the partition 'label-skew' comes from own_parts\.py: load it with --parts"):
+    with pytest.raises(UserError, match=r"the partition 'label-skew' comes from own_parts\.py: load that file first"):
         Agreement.load(public)
     assert not mark.exists()
 
@@ -218,7 +218,7 @@ class Share(Plain):
 def test_a_metric_that_does_not_add_up_is_refused_where_a_federation_is_made(tmp_path: Path) -> None:
     parts.register("metric", "plain", Plain)
     config = TINY.replace(**SITES, partition="iid", metrics=("plain",))
-    with pytest.raises(UserError, match="'plain' does not say how it adds up over sites"):
+    with pytest.raises(UserError, match="'plain' cannot be added up over sites"):
         create_loopback(config, open_dataset(config), tmp_path / "fed")
     assert not (tmp_path / "fed" / "public").exists()
 

@@ -327,7 +327,7 @@ def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
     said = started.communicate(timeout=60)[1]
     assert started.returncode == 130
     assert time.monotonic() - asked < 30
-    assert said.strip() == "fedmlh: stopped; the same command goes on from here"
+    assert said.strip() == "fedmlh: stopped; the same command continues from here"
     while time.monotonic() < deadline:  # the workers see that their parent is gone
         try:
             os.killpg(started.pid, 0)

@@ -263,7 +263,7 @@ def test_folders_that_are_taken_are_refused(
     found: Path, data: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("tune", data, "--out", found, *QUICK) == 2
-    assert "pass --resume to go on with that search" in capsys.readouterr().err
+    assert "pass --resume to continue that search" in capsys.readouterr().err
     assert call("tune", data, "--out", found, *QUICK, "--resume", "--seed", 3) == 2
     assert "holds a search with rounds seed = 0, this one has 3" in capsys.readouterr().err
     (tmp_path / "other").mkdir()

@@ -290,7 +290,7 @@ def test_a_file_of_a_name_like_a_presets_is_read(tmp_path: Path, monkeypatch: py
 
 
 #: Files whose messages only the command line shows, or that name it in full. Settings say theirs elsewhere.
-APART = ("cli", "config", "tuning", "sites", "reproduction", "planning", "data/public", "oneround/forecast.py")
+APART = ("cli", "tuning", "sites", "reproduction", "planning", "data/public", "oneround/forecast.py")
 
 
 def test_messages_that_python_users_meet_name_more_than_options() -> None:

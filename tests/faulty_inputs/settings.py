@@ -88,9 +88,9 @@ for setting, says in (
     ("data_format=npz", "no data set recognised in the format npz"),
     ("text_dim=0", "text_dim is 0"),
     ("device=tpu", "device is 'tpu'"),
-    ("=5", "--set =5: say field=value"),
-    ("rounds", "--set rounds: say field=value"),
-    ("", "--set : say field=value"),
+    ("=5", "'=5' sets nothing: write name=value"),
+    ("rounds", "'rounds' sets nothing: write name=value"),
+    ("", "'' sets nothing: write name=value"),
     ("qwertyuiop=1", "there is no setting 'qwertyuiop'"),
     ("rounds=2\nseed=1", "rounds"),
 ):

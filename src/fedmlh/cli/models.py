@@ -1,4 +1,4 @@
-"""The commands that use a trained model."""
+"""Commands that use a trained model."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from fedmlh.cli.options import PartsOption, check_target
 from fedmlh.cli.terminal import console, errors, open_data, print_json, print_terms
 from fedmlh.errors import UserError
 
-#: What `eval` calls figures, with the names under which they are explained.
+#: Figures as `eval` shows them, with the names under which they are explained.
 _TERMS = {
     "precision, P@k": "precision",
     "infrequent labels": "infrequent",
@@ -38,7 +38,7 @@ def evaluate(
     dataset = open_data(config.replace(data=str(data)) if data else config)
     if data is None and dataset.fingerprint != model.bundle.data:
         raise UserError(
-            "the model's own data is not at hand (it has changed, or came from Python): pass it with --data"
+            "the run's data has changed since, or came from Python: name the folder of the data with --data"
         )
     values = model.evaluate(dataset)
     if as_json:
@@ -49,7 +49,7 @@ def evaluate(
     if config.selection != "paper":
         values = {metric: by_k for metric, by_k in values.items() if not metric.startswith("precision_paper")}
     for metric, by_k in values.items():
-        own = metric in config.metrics  # a number of any kind
+        own = metric in config.metrics  # may be any number
         table.add_row(metric, *(f"{value:.4f}" if own else f"{100 * value:.2f} %" for value in by_k.values()))
     for name, value in by_count.items():
         table.add_row(f"recall, labels seen {name} times", *[""] * (len(config.top_k) - 1), f"{100 * value:.2f} %")
@@ -61,21 +61,23 @@ def evaluate(
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
     text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
-    points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
-    first_feature: Annotated[
-        int | None, typer.Option(min=0, max=1, help="svmlight input: 0 or 1, where the file itself does not tell")
+    points: Annotated[
+        Path | None, typer.Option("--input", help="file of points, in any format that training reads")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=10_000, help="labels a point")] = 5,
+    first_feature: Annotated[
+        int | None, typer.Option(min=0, max=1, help="svmlight input: number of the first feature, 0 or 1")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="number of labels per point")] = 5,
     out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
     parts: PartsOption = None,
 ) -> None:
-    """Label points or text with a trained model."""
+    """Predict the labels of points or texts with a trained model."""
     from fedmlh.data.readers.formats import read_points
     from fedmlh.serving.predictor import Model
     from fedmlh.storage import write_atomically
 
     if (text is None) == (points is None):
-        raise UserError('say what to label: either --text "…" or --input FILE')
+        raise UserError('name what to label: either --text "…" or --input FILE')
     if out is not None:
         check_target(out)
         if points is not None and out.resolve() == points.resolve():

@@ -1,4 +1,4 @@
-"""A trained model for use: points or text in, labels by name out."""
+"""A trained model in use: points or texts in, labels with their names out."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
 
 
 class Prediction(TypedDict):
-    """A label that the model proposes, as a plain dict; the higher the score, the more the model believes in it."""
+    """A label that the model proposes, as a plain dict; the higher the score, the likelier the label."""
 
     key: str
     name: str
@@ -26,7 +26,7 @@ class Prediction(TypedDict):
 
 
 class Model:
-    """A trained model, ready to be asked."""
+    """A trained model, ready to predict."""
 
     def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
         self.bundle = bundle
@@ -36,7 +36,7 @@ class Model:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Model":
-        """The model of a run folder, or a model folder that was copied out of one."""
+        """Return the model of a run folder, or of a model folder that was copied out of one."""
         folder = root = Path(folder)
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
@@ -62,7 +62,7 @@ class Model:
 
     @property
     def score_meaning(self) -> str:
-        """What a score says, in one sentence."""
+        """Return what a score means, in one sentence."""
         tables = self.bundle.task.num_tables
         if self.bundle.terms is not None:
             what = (
@@ -80,8 +80,11 @@ class Model:
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; {end}"
 
     def predict(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> list[list[Prediction]]:
-        """The k best labels of each point: texts where the model was trained on text, else rows of raw features
-        (any scipy sparse matrix, or a numpy array)."""
+        """Return the k best labels of each point.
+
+        points: texts if the model was trained on text; else rows of raw features, as any scipy sparse matrix or numpy
+        array.
+        """
         return list(self.predict_stream(points, k))
 
     def predict_stream(self, points: Sequence[str] | csr_matrix | np.ndarray, k: int = 5) -> Iterator[list[Prediction]]:
@@ -99,14 +102,14 @@ class Model:
         """Yield for each point the numbers of its k best labels, best first, and their scores."""
         if type(k) is not int or k < 1:
             raise UserError(f"k is {k!a}: ask for at least 1 label")
-        with np.errstate(over="ignore"):  # what single precision cannot hold is infinity, and refused
+        with np.errstate(over="ignore"):  # a number too large for single precision becomes infinity, and is refused
             X = self._vectorize(points) if _is_text(points) else csr_matrix(points, dtype=np.float32)
         if not np.isfinite(X.data).all():
-            raise UserError("the points contain NaN or infinity: prepare them as the training data was")
+            raise UserError("the points contain NaN or infinity: prepare them in the same way as the training data")
         if X.shape[1] != self.bundle.task.num_features:
             raise UserError(
                 f"the points have {X.shape[1]:,} features, the model was trained on {self.bundle.task.num_features:,}: "
-                f"prepare them as the training data was"
+                f"prepare them in the same way as the training data"
             )
         most = min(k, len(self.bundle.labels))
         for _, labels, scores in self._ranker.rank(self._weights, self._features.apply(X), most):
@@ -115,18 +118,18 @@ class Model:
                 yield row[found], values[found]
 
     def evaluate(self, dataset: Dataset) -> Values:
-        """Every metric on the test part of a data set that has the model's features and labels."""
+        """Return every metric on the test part of a data set that has the model's features and labels."""
         bundle = self.bundle
         if (dataset.num_features, dataset.labels.keys) != (bundle.task.num_features, bundle.labels.keys):
             raise UserError(
                 f"{dataset.name} has {dataset.num_features:,} features and {dataset.num_labels:,} labels, the model "
                 f"{bundle.task.num_features:,} and {bundle.task.num_labels:,}, or the labels differ: "
-                f"pass the data it was trained on"
+                f"pass the data that the model was trained on"
             )
         if dataset.text is not None and bundle.text is not None and dataset.text.to_json() != bundle.text.to_json():
             raise UserError(
-                f"the text of {dataset.name} became features in another way than the model's training text: "
-                f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
+                f"the text of {dataset.name} became features in another way than the model's training text: evaluate "
+                f"on the data that it was trained on, or train with text_features=hashing, which fits any text"
             )
         counts = LabelCounts.of(dataset.train)
         evaluator = Evaluator(bundle.task.config, counts, self._features, self._ranker)
@@ -135,7 +138,7 @@ class Model:
 
     def _vectorize(self, texts: Any) -> Any:
         if isinstance(texts, str):
-            raise UserError("predict takes a list of texts: put the one text in brackets")
+            raise UserError("predict takes a list of texts: put a single text in brackets, [text]")
         if self.bundle.text is None:
             raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
         if not all(isinstance(text, str) for text in texts):
