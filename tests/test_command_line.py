@@ -68,7 +68,7 @@ def test_compare_pairs_the_algorithms(tmp_path: Path, capsys: pytest.CaptureFixt
         "rounds to best",
         "model, MiB",
         "server sent",
-        "seconds a round",
+        "seconds per round",
     ):
         assert row in shown
     for seed in (0, 1):

@@ -63,7 +63,7 @@ for setting, says in (
     ("learning_rate=1e999", "learning_rate is "),
     ("validation_fraction=0.95", "validation_fraction is 0.95: it must be from 0 to 0.9"),
     ("validation_fraction=0", "selection 'validation' needs a validation_fraction above 0"),
-    ("validation_fraction=0.001", "leaves nothing on one side"),
+    ("validation_fraction=0.001", "leaves none on one side"),
     ("feature_signed=yes", "feature_signed is 'yes': say true or false"),
     ("feature_signed=1", "feature_signed is 1: say true or false"),
     ("algorithm=fedprox", "algorithm is 'fedprox': choose one of fedmlh, fedavg"),

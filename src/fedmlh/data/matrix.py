@@ -15,7 +15,7 @@ MAX_LABELS = 2**24
 
 
 def check_size(path: Path | str, num_features: int, num_labels: int) -> None:
-    """Refuse sizes that no data set has and no memory holds."""
+    """Refuse sizes that no data set has and that no memory could hold."""
     if not 1 <= num_features <= MAX_FEATURES:
         raise UserError(f"{path}: {num_features:,} features; it should be 1 to {MAX_FEATURES:,}")
     if num_labels < 1:
@@ -94,7 +94,7 @@ def build_labels(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 def build_marks(
     source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> tuple[csr_matrix, int]:
-    """Return Y of a matrix that says 0 or 1 per label, and how many duplicate labels were merged into others."""
+    """Return Y of a matrix that holds 0 or 1 per label, and how many duplicate labels were merged into others."""
     if not ((data == 0) | (data == 1)).all():
         raise UserError(f"{source}: labels are 0 or 1, and a value is neither")
     if not data.all():
