@@ -146,7 +146,7 @@ def test_limits_hold_for_every_finished_trial(data: Path, tmp_path: Path, capsys
     assert (
         call("tune", data, "--out", tmp_path / "out", *quick, "--training", "one-round", "--bytes-per-round", 2000) == 2
     )
-    assert "the first trial of one-round does not keep to --bytes-per-round: a round would" in capsys.readouterr().err
+    assert "the first trial of one-round costs more than --bytes-per-round: a round would" in capsys.readouterr().err
     rounds = ("--training", "rounds", "--bytes-per-round", limit)
     assert call("tune", data, "--out", tmp_path / "out", *quick, *rounds) == 0
     trials = read_trials(tmp_path / "out")
@@ -238,7 +238,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
         (["--budget", "100"], "allow at least"),
         (["--training", "rounds", "--bytes-per-round", "900"], "--bytes-per-round 0.01 MiB is too little for networks"),
         (["--set", "num_tables=3"], "tune decides num_tables itself, so it cannot be set: use --start instead"),
-        (["--set", "test_every_round=true"], "tune judges by the validation part of DATA alone"),
+        (["--set", "test_every_round=true"], "tune judges trials only by the validation part of DATA"),
         (["--set", "validation_fraction=0"], "validation"),
         (["--set", "no_such=1"], "there is no setting 'no_such'"),
         (["--start", "nothing.toml"], "'nothing.toml' is neither a preset"),

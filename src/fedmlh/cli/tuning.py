@@ -29,7 +29,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="folder to write; without it runs/NAME-tune")] = None,
     labels: Annotated[str, typer.Option(help="hashed, identity (one output per label) or both")] = "both",
     training: Annotated[str, typer.Option(help="rounds (networks), one-round (a linear model) or both")] = "both",
-    trials: Annotated[int, typer.Option(min=1, max=100_000, help="number of trials to train, over all sides")] = 30,
+    trials: Annotated[int, typer.Option(min=1, max=100_000, help="number of trials to train, over both sides")] = 30,
     minutes: Annotated[
         float | None, typer.Option(min=0.01, help="begin no round after this time; --resume continues")
     ] = None,
@@ -56,10 +56,10 @@ def tune(
 ) -> None:
     """Search for settings that suit your data, judged on validation points only.
 
-    A side is a kind of labels with a way of training (--labels, --training).
-    Its first trial has the settings of the preset recommended. Trials that
-    fall behind are stopped early. Pass best.toml to fedmlh run; trials.csv
-    and tune.html show what was tried.
+    There are two sides: networks in rounds, and a linear model in one round.
+    The first trial of each side has the settings of the preset recommended.
+    Trials that fall behind are stopped early. Pass best.toml to fedmlh run;
+    trials.csv and tune.html show what was tried.
     """
     try:
         import optuna  # noqa: F401

@@ -9,7 +9,7 @@ MEANINGS = {
     "infrequent": "labels that fewer than {threshold:g} % of the training points carry",
     "recall_macro": "share of a label's test points that have it among the first k; mean over labels",
     "recall_by_count": "labels that n training points carry: the share of their test occurrences that is found",
-    "best_round": "the selected round; MiB sent until best: encoded messages of all rounds up to it (1 MiB: 2^20 bytes)",
+    "best_round": "the selected round; MiB sent until best: encoded messages of all rounds up to it (MiB: 2^20 bytes)",
     "precision_paper": "right labels among the first k, divided by k or by the point's labels if these are fewer",
     "paper_volume_bytes": "best round × clients per round × model size; one way, without headers",
     "intervals": "over seeds: what other seeds may give; over test points: what other test points may give",
