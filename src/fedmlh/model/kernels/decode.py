@@ -52,7 +52,7 @@ class Labels(NamedTuple):
 def _survivors(typing_context: Any, steps: Any, buckets: Any, num_buckets: Any, place: Any, limits: Any) -> Any:
     """Return bits: bit i is set if the steps of a label for point i add up to less than its limit.
 
-    Written in LLVM's own words: left to itself, LLVM does not keep 64 running byte sums in a register.
+    Written in LLVM's own language: left to itself, LLVM does not keep 64 running byte sums in a register.
     # steps [R * B + 64, 64], buckets [p, R], limits [64]
     """
 
@@ -121,7 +121,7 @@ def _lowest_bit(typing_context: Any, bits: Any) -> Any:
 
 @_compiled
 def _group(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices in the order of their keys, equal keys in the order they stand in, and where each key begins."""
+    """Return indices ordered by their keys, equal keys in their own order, and where each key begins."""
     begins = np.zeros(num_keys + 1, np.int64)
     for key in keys:
         begins[key + 1] += 1
@@ -146,7 +146,7 @@ def arrange(buckets: np.ndarray, num_buckets: int) -> Labels:
 
 @_compiled
 def _insert(labels: np.ndarray, values: np.ndarray, label: int, value: float) -> None:
-    """Put a label in its place among the k best, if it has one: by falling score, then by id."""
+    """Put a label in its place among the k best, if it is one of them: by falling score, then by id."""
     at = len(values) - 1
     if value < values[at] or (value == values[at] and label > labels[at]):
         return
@@ -160,8 +160,8 @@ def _insert(labels: np.ndarray, values: np.ndarray, label: int, value: float) ->
 def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
     """Find the best score of each table, and return whether the point is fit: no sum may overflow or be NaN.
 
-    Fit are -inf and numbers so small that neither R of them nor the difference of two overflow. Scores are read as
-    integers, in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
+    -inf is fit, and so are numbers so small that neither R of them nor the difference of two overflow. Scores are read
+    as integers, in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
     bound = np.float32(2.0**126 / len(scores)).view(np.int32)
@@ -338,7 +338,7 @@ def _filter(
 
 @_compiled
 def _limit(below: float, scale: float) -> int:
-    """Return one more than the steps that fit: a hair too many, as scores become steps in single precision."""
+    """Return one more than the number of steps that fit, or slightly more: steps come from single precision."""
     return np.uint8(1 + min(max(below * scale * (1 + 2.0**-20), 0.0), 254.0))  # type: ignore[return-value]
 
 
