@@ -161,7 +161,7 @@ def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
     """Find the best score of each table, and return whether the point is fit: no sum may overflow or be NaN.
 
     -inf is fit, and so are numbers so small that neither R of them nor the difference of two overflow. Scores are read
-    as integers, in which LLVM finds maxima by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
+    as integers, in which LLVM finds maxima by vectors; the order of negative floats is reversed.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
     bound = np.float32(2.0**126 / len(scores)).view(np.int32)
