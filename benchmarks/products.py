@@ -41,7 +41,7 @@ def _clock(work: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Return the rates of forward product, hidden gradient and weight gradient, layer by layer."""
+    """Measure the rates of forward product, hidden gradient and weight gradient, layer by layer."""
     rng = np.random.default_rng(0)
 
     def draw(*shape: int) -> np.ndarray:

@@ -31,7 +31,7 @@ SMALL = Config(
 
 
 def draw_points(sizes, seed=0, *, d=D, p=P):
-    """Clients whose features and labels follow laws of their own."""
+    """Draw clients whose features and labels follow distributions of their own."""
     rng = np.random.default_rng(seed)
     for n in sizes:
         shift, favoured = rng.normal(size=d), rng.random(p) ** 3
@@ -58,7 +58,7 @@ class Federation:
 
     @property
     def memories(self):
-        """What the clients keep."""
+        """Return what the clients keep."""
         return self.local.memories
 
     def exchange(self, change=lambda attempt, client, reply: [reply]):
@@ -95,7 +95,7 @@ class Federation:
         return self.state
 
     def settled(self, client):
-        """What a client holds once it knows which of its updates was accepted."""
+        """Return what a client holds once it knows which of its updates was accepted."""
         memory = self.memories.get(client, Memory())
         return memory.settle(tuple(self.state.accepted.get(client, ())))
 

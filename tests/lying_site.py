@@ -25,7 +25,7 @@ CHUNK = 5 * 2**20
 
 
 def deflate(kind: type[Any], children: Iterable[str], body: bytes) -> tuple[str, bytes]:
-    """An object of Flower's with any content, and its name."""
+    """Return an object of Flower's with any content, and its name."""
     content = f"{kind.__qualname__} {','.join(children)} {len(body)}".encode() + b"\0" + body
     return hashlib.sha256(content).hexdigest(), content
 

@@ -74,7 +74,7 @@ class Lab:
         return self.task.stack.num_parameters
 
     def round(self, state: ServerState, vectors: dict[int, np.ndarray], examples: dict[int, int] | None = None) -> Any:
-        """One round in which these clients send these changes."""
+        """Run one round in which these clients send these changes."""
         codec = make_codec(self.task.config.update_codec)
 
         def exchange(sampled: list[int], outbox: Any) -> Any:

@@ -21,7 +21,7 @@ DATA = synthesize(num_points=400, num_features=120, num_labels=80, seed=3)
 
 
 def with_sites(count: int) -> Dataset:
-    """The same points, as they would come from so many folders."""
+    """Return the same points, as they would come from this many folders."""
     owners = np.arange(len(DATA.train)) % count
     train = Split(DATA.train.X, DATA.train.Y, DATA.train.excluded, owners)
     return replace(DATA, train=train, site_names=tuple(f"site-{number}" for number in range(count)))

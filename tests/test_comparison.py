@@ -35,7 +35,7 @@ def write_once(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three methods, one of them of one round, with two seeds."""
+    """Compare three methods, one of them of one round, with two seeds."""
     out = tmp_path_factory.mktemp("comparison") / "c"
     once = write_once(out.parent)
     assert call("compare", "demo", once, "eurlex-4k", "--rounds", 2, "--seeds", 2, *SMALL, "--out", out) == 0
@@ -99,7 +99,7 @@ def test_the_bootstrap_is_repeatable_in_blocks_and_bears_points_without_labels(m
 
 @st.composite
 def ranked(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rankings of 3 of p labels (−1 where there is none), true labels as a dense matrix, training counts."""
+    """Draw rankings of 3 of p labels (−1 where there is none), true labels as a dense matrix, and training counts."""
     n, p = draw(st.integers(1, 7)), draw(st.integers(1, 6))
     top = np.full((n, 3), -1)
     for row in top:

@@ -113,7 +113,7 @@ KINDS = (
 
 
 def draw_scores(kind, rng, R, n, B):
-    """Bucket scores that are easy, tie, round, overflow or are missing.  # [R, n, B]"""
+    """Draw bucket scores that are easy, tie, round, overflow or are missing.  # [R, n, B]"""
     x = rng.normal(size=(R, n, B))
     match kind:
         case "whole":
@@ -147,7 +147,7 @@ def draw_scores(kind, rng, R, n, B):
 
 
 def assert_same_bits(found, expected):
-    """Equal and of equal type; 0.0 is not -0.0."""
+    """Check that both are equal and of equal type; 0.0 is not -0.0."""
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
@@ -255,7 +255,7 @@ def make_case(n=30, R=3, B=8, p=50, d=12, seed=4, maps=1):
 
 
 def gather(ranker, model, features, k, excluded=None):
-    """All batches in one: labels [n, k], scores [n, k]; rows must follow each other without a gap."""
+    """Join all batches: labels [n, k], scores [n, k]; rows must follow each other without a gap."""
     labels, scores, at = [], [], 0
     for rows, found, values in ranker.rank(model, features, k, excluded):
         assert rows.start == at

@@ -116,7 +116,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that has heard enough hangs up."""
+            """Ignore a client that has heard enough and hangs up."""
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, args=(0.01,))

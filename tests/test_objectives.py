@@ -152,7 +152,7 @@ def test_a_client_whose_labels_do_not_fit_the_model_does_not_train(points):
 
 
 def ids(split):
-    """Points by their content."""
+    """Return points by their content."""
     return sorted(row.toarray().tobytes() for row in split.X)
 
 

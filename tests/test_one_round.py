@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 
 
 def draw_points(seed, num_points, num_features):
-    """Points as texts have them: few frequent features, many rare ones."""
+    """Draw points as texts have them: few frequent features, many rare ones."""
     rng = np.random.default_rng(seed)
     often = np.minimum(0.8, 4 / np.arange(1, num_features + 1))
     X = (rng.random((num_points, num_features)) < often) * rng.exponential(1, (num_points, num_features))
@@ -64,7 +64,7 @@ def draw_sums(seed=0, num_points=80, num_features=60, num_labels=25, bits=5, lim
 
 
 def same(one, two):
-    """Whether two matrices are the same arrays, not only the same numbers."""
+    """Say whether two matrices are the same arrays, not only the same numbers."""
     parts = [(getattr(one, name), getattr(two, name)) for name in ("indptr", "indices", "data")]
     return one.shape == two.shape and all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in parts)
 
@@ -77,7 +77,7 @@ def same_sums(one, two):
 
 
 def plain_slots(frequencies, num_points, limit, seed, weigh):
-    """Place, sign and weight of each feature that occurs, in plain Python."""
+    """Return place, sign and weight of each feature that occurs, in plain Python."""
     falling = sorted((-count, feature) for feature, count in enumerate(frequencies) if count)
     count = len(falling) if limit == 0 else min(limit, len(falling))
     own = count if count == len(falling) else count * 3 // 4
@@ -94,7 +94,7 @@ def plain_slots(frequencies, num_points, limit, seed, weigh):
 
 
 def plain_point(row, slots):
-    """A point of length 1 in slots, from a list of feature and value."""
+    """Return a point of length 1 in slots, from a list of feature and value."""
     summed = {}
     for feature, value in row:
         if feature in slots:
@@ -368,7 +368,7 @@ def take(monkeypatch):
 
 
 def times(sums, copies):
-    """The sums of many copies of the points."""
+    """Return the sums of many copies of the points."""
     return Sums(copies * sums.points, sums.gram * copies, sums.cross * copies)
 
 
@@ -795,7 +795,7 @@ def test_words_are_weighed_by_the_counts_of_all_clients_once(tmp_path, kind):
 
 
 def messages_of(path):
-    """Where the messages of a journal end, and whose they are."""
+    """Return where the messages of a journal end, and whose they are."""
     ends, end = [], 0
     for client, message in Journal(path).read():
         end += 12 + len(message)
@@ -804,7 +804,7 @@ def messages_of(path):
 
 
 def stopped(finished, target):
-    """A run as it was when the last message had come."""
+    """Return a run in its state when the last message had come."""
     (target / "checkpoint").mkdir(parents=True)
     shutil.copy(finished.folder / "config.toml", target)
     for part in ("counts", "sums"):

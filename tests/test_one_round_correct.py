@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(finished: Path) -> Path:
-    """The same without networks."""
+    """Run the same without networks."""
     run(CORRECTED.replace(correct=0, budget_mib=0.0), DATA, finished.parent / "alone")
     return finished.parent / "alone"
 

@@ -54,7 +54,7 @@ NODE = 100  # that of site 0
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each variant, run in process."""
+    """Return the folder of each variant, run in process."""
     folder = tmp_path_factory.mktemp("in-process")
     for name, config in VARIANTS.items():
         run(config, DATA, folder / name)
@@ -106,7 +106,7 @@ class SiteGrid:
 
 @pytest.fixture(autouse=True)
 def _as_in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower sets in its processes before it calls an app; and no long pauses."""
+    """Set what Flower sets in its processes before it calls an app; and no long pauses."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(grid_module, "PAUSE", 0.01)
@@ -225,7 +225,7 @@ def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
 
 
 def requests(task: Task, client: int) -> list[bytes]:
-    """What a site can be asked for."""
+    """Return what a site can be asked for."""
     terms = Terms(Counts.of(DATA.train.X), task.config.feature_slots, weigh=False)
     desk = Desk(task, {client: 10**6})
     return [desk.request(COUNTS, client, b""), desk.request(SUMS, client, terms.encode())]

@@ -64,7 +64,7 @@ def stop(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which a client sends sums and no counts, all in one life."""
+    """Run with a client that sends sums and no counts, all in one life."""
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     run(BASE, DATA, folder, engine=Line(away=[(FIRST, LATE)]))
     return folder

@@ -102,7 +102,7 @@ def test_sites_in_folders_of_their_own_are_one_data_set(tmp_path):
 
 
 def age(folder: Path) -> None:
-    """As if the files had been left alone for a while."""
+    """Make files look as if they had been left alone for a while."""
     for path in folder.iterdir():
         os.utime(path, (time.time() - 60,) * 2)
 
@@ -141,7 +141,7 @@ def csr(*rows) -> csr_matrix:
 
 
 def broken(matrix: csr_matrix, place: int) -> csr_matrix:
-    """A matrix that points beyond itself."""
+    """Make a matrix that points beyond itself."""
     matrix.indices[1] = place
     return matrix
 

@@ -87,7 +87,7 @@ def weights(folder):
 
 
 def measured(folder):
-    """What the rounds measured, but for time, and for the bytes of replies that did not count."""
+    """Return what the rounds measured, without time and without the bytes of replies that did not count."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in record.items() if not key.startswith("seconds") and key != "bytes_up"}
@@ -97,7 +97,7 @@ def measured(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of each variant in which much goes wrong."""
+    """Run each variant while much goes wrong."""
     place = tmp_path_factory.mktemp("runs")
     for seed, (name, config) in enumerate(VARIANTS.items()):
         run(config, DATA, place / name, engine=faulty(seed))

@@ -46,7 +46,7 @@ CPU = torch.device("cpu")
 
 
 def forget() -> None:
-    """As in a process that has just begun."""
+    """Forget loaded parts, as in a process that has just begun."""
     for part in list(parts._foreign):
         del parts._parts[part], parts._foreign[part]
     for module in parts._files:
@@ -83,7 +83,7 @@ def test_no_code_is_handed_out(federation: Federation) -> None:
 
 
 def marked(tmp_path: Path) -> tuple[bytes, Path]:
-    """The example in another version, which leaves a file where it is executed."""
+    """Write the example in another version, which leaves a file where it is executed."""
     mark = tmp_path / "executed"
     return SOURCE + f"open({str(mark)!r}, 'w').close()\n".encode(), mark
 

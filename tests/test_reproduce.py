@@ -40,7 +40,7 @@ FIGURES = [*(f"figure{number}" for number in range(1, 6)), *(f"figure-{name}" fo
 
 
 def write(out: Path, **options) -> tuple[Report, list[str]]:
-    """The tiny report, and the jobs that had to be run for it."""
+    """Return the tiny report, and the jobs that had to be run for it."""
     done = []
     report = reproduce(
         [TINY], SCALE, out, device="cpu", processes=2, watch=lambda job, *_: done.append(job.name), **options
@@ -115,7 +115,7 @@ def test_nobody_may_send_more_than_the_papers_fedmlh():
 
 
 def fake_result(job: Measurement, best: int, top: dict[str, float]) -> dict:
-    """A result as a run would leave it, with figures that are easy to add up."""
+    """Return a result as a run would leave it, with figures that are easy to add up."""
     metrics = dict.fromkeys(("precision", "precision_paper", "precision_frequent", "precision_infrequent"), top)
     size = 2**21 if job.config.is_fedavg else 2**20
     summary = {**metrics, "best_round": best, "paper_volume_bytes": best * 4 * size, "model_bytes": size}

@@ -77,7 +77,7 @@ def make_task(config: Config) -> Task:
 
 
 def agree(config: Config) -> dict[str, object]:
-    """What real sites agree on; who they are, and in which files they have parts, is no setting."""
+    """Return what real sites agree on; who they are, and in which files they have parts, is no setting."""
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     terms = Agreement(
         "host:1", sites, config, make_task(config).num_features, Labels.numbered(50), None, None, b""

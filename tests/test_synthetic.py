@@ -52,7 +52,7 @@ STATISTICS = {
 
 
 def measure(X: csr_matrix, Y: csr_matrix) -> dict[str, float]:
-    """What makes data extreme, as numbers that can be compared between two sets of one shape."""
+    """Return what makes data extreme, as numbers that can be compared between two sets of one shape."""
     n, d = X.shape
     Y = Y.astype(np.float32)
     points = np.sort(np.bincount(Y.indices, minlength=Y.shape[1]))[::-1]
@@ -94,7 +94,7 @@ def measure(X: csr_matrix, Y: csr_matrix) -> dict[str, float]:
 
 
 def measure_pairs(Y: csr_matrix) -> tuple[float, float]:
-    """Of all pairs of labels of a point: the share that another point has too; the median lift of frequent labels."""
+    """Return the share of a point's label pairs that another point has too, and the median lift of frequent labels."""
     together = triu(Y.T @ Y, k=1)
     points = np.bincount(Y.indices, minlength=Y.shape[1])
     first, second = points[together.row], points[together.col]
@@ -108,7 +108,7 @@ def measure_pairs(Y: csr_matrix) -> tuple[float, float]:
 
 
 def draw_friends(Y: csr_matrix, fewest: int, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Pairs of different points with a common label; labels are drawn by their points, from so few to so many."""
+    """Draw pairs of different points with a common label; labels are drawn by their points, within these bounds."""
     by_label = Y.tocsc()
     points = np.diff(by_label.indptr)
     weights = np.where((points >= fewest) & (points <= most), points, 0)
@@ -129,7 +129,7 @@ def demo() -> Dataset:
 
 
 def precision(scores: np.ndarray, Y: csr_matrix) -> float:
-    """P@1 of scores [n, p]."""
+    """Return P@1 of scores [n, p]."""
     return float(Y[np.arange(Y.shape[0]), scores.argmax(axis=1)].mean())
 
 

@@ -25,14 +25,14 @@ QUICK = ("--rounds", 3, "--clients", 3, "--budget", "60KiB", "--device", "cpu")
 
 
 def read_trials(out: Path) -> list[dict[str, str]]:
-    """The rows of trials.csv, but for the seconds."""
+    """Return the rows of trials.csv without the seconds."""
     with open(out / "trials.csv", newline="") as file:
         return [{name: cell for name, cell in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set whose test part nobody can read."""
+    """Return a small data set whose test part nobody can read."""
     folder = tmp_path_factory.mktemp("tune") / "data"
     write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     for name in ("X.tst.npz", "Y.tst.npz"):
@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a test part."""
+    """Return the same data set with a test part."""
     folder = tmp_path_factory.mktemp("whole") / "data"
     write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     return folder
@@ -50,7 +50,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a search, made without a readable test part."""
+    """Return the folder of a search, made without a readable test part."""
     out = tmp_path_factory.mktemp("found") / "out"
     with pytest.raises(UserError):
         load(data)

@@ -42,7 +42,7 @@ def sized(*names: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds."""
+    """Return a run of two rounds."""
     out = tmp_path_factory.mktemp("seen") / "run"
     assert call("run", "demo", "--rounds", 2, *TINY, "--out", out) == 0
     return out

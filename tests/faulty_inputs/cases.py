@@ -47,7 +47,7 @@ def lose(content, rng):
 
 
 def swap(content, rng):
-    """Two neighbouring bytes change places, as typing fingers do."""
+    """Swap two neighbouring bytes, as typing fingers do."""
     place = int(rng.integers(len(content) - 1))
     return content[:place] + content[place + 1 : place + 2] + content[place : place + 1] + content[place + 2 :]
 

@@ -94,7 +94,7 @@ def plain_read(folder, kind):
 
 
 def same_data(folder, expected):
-    """Whether a converted folder holds what a plain reading gives, to the bit."""
+    """Check that a converted folder holds what a plain reading gives, to the bit."""
     labels, parts = expected
     assert plain_labels(folder / "labels.txt") == labels
     for part, (X, Y, excluded) in parts.items():

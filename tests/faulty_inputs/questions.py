@@ -201,7 +201,7 @@ for data, says in (
 
 
 def occupy(box, how):
-    """A path that is taken or cannot be."""
+    """Name a path that is taken or cannot exist."""
     place = box / "taken"
     if how == "a file":
         place.write_text("mine")

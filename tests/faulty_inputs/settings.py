@@ -11,7 +11,7 @@ add = CASES.add
 
 
 def running(*arguments, text=None):
-    """`run` with a config file of its own."""
+    """Call `run` with a config file of its own."""
 
     def build(world, box, rng):
         (box / "config.toml").write_bytes(toml().encode() if text is None else text)
@@ -158,7 +158,7 @@ add(
 
 
 def round_trip(name):
-    """A run under an odd name can be resumed and reported, and its model loaded."""
+    """Check that a run under an odd name can be resumed and reported, and its model loaded."""
 
     def build(world, box, rng):
         out = str(box / "out")
