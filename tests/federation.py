@@ -1,4 +1,4 @@
-"""A server and five clients whose points follow laws of their own; replies may go wrong on the way."""
+"""A server and five clients whose points follow distributions of their own; replies may go wrong on the way."""
 
 import itertools
 import json
@@ -82,13 +82,13 @@ class Federation:
         return exchange
 
     def rounds(self, number, change=lambda attempt, client, reply: [reply]):
-        """Run so many rounds, and yield the report of each."""
+        """Run this many rounds, and yield the report of each."""
         for _ in range(number):
             self.state, report = self.server.run_round(self.state, self.exchange(change))
             yield report
 
     def run(self, number, state=None):
-        """Run so many rounds from a state, or from where the last round ended; the state after them."""
+        """Run this many rounds from a state, or from where the last round ended; return the state after them."""
         self.state = state or self.state
         for _ in self.rounds(number):
             pass

@@ -35,7 +35,7 @@ class Reply:
     """The objects of a reply; chunks are made when they are sent, so that they need not lie in memory."""
 
     metadata: Metadata
-    blocks: list[bytes]  # of which each is repeated to make a chunk
+    blocks: list[bytes]  # each is repeated to make a chunk
     repeats: int = 1  # how often the array names all its chunks
     shape: list[int] = field(default_factory=list)
     chunk: int = CHUNK

@@ -42,7 +42,7 @@ def test_no_order_of_arrival_changes_a_bit(weights):
     orders = list(permutations(range(5)))
     results = {average(updates[list(o)], [weights[i] for i in o]).numpy().tobytes() for o in orders}
     assert len(results) == 1
-    # The same in float32 would not pass: the law is not empty on this data.
+    # The same in float32 would not pass: the property is not empty on this data.
     naive = {np.add.reduce(updates[list(o)] * np.float32(0.2)).tobytes() for o in orders}
     assert len(naive) > 1
 

@@ -680,7 +680,7 @@ def test_start_says_who_is_missing_until_all_are_there(federation: Federation, m
     assert not wait_for_sites(federation, gone, federation.enrolments(), Patience(), said.append)
 
 
-def test_start_goes_on_without_a_site_that_has_not_enrolled(federation: Federation) -> None:
+def test_start_continues_without_a_site_that_has_not_enrolled(federation: Federation) -> None:
     (federation.path / "enrolled" / "site-0.json").unlink()
     with pytest.raises(UserError, match="not enrolled yet: site-0"):
         choose_sites(federation, Patience())

@@ -121,7 +121,7 @@ def points(tmp_path: Path) -> Path:
 
 # 6: two processes on one folder.
 
-#: `fedmlh` that says when its run has begun its second round, and goes on when a line comes in.
+#: `fedmlh` that says when its run has begun its second round, and continues when a line comes in.
 PAUSED = """
 import sys
 from fedmlh import cli
@@ -964,7 +964,7 @@ def see_drafts(out: Path) -> list[str]:
 
 
 def kill_in_a_draft(process: "subprocess.Popen[bytes]", out: Path, sightings: int) -> bool:
-    """Kill a run when a draft of it is seen for the last of so many times; say whether it lived until then."""
+    """Kill a run when a draft of it is seen for the last of the given times; say whether it lived until then."""
     while process.poll() is None:
         if see_drafts(out):
             process.send_signal(signal.SIGSTOP)

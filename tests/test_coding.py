@@ -393,7 +393,7 @@ def test_tables_that_no_encoder_writes_are_refused():
         decode(by_hand(good, state, padding=1), contexts)
     with pytest.raises(ValueError, match="states that are cut off"):
         decode(by_hand(good, state[:3]), contexts)
-    # A state that asks for a word, of which there is only half.
+    # A state that asks for a word when only half a word is left.
     with pytest.raises(ValueError, match="words that are cut off"):
         decode(by_hand(good, (2**16).to_bytes(4, "little") + b"\0"), contexts)
 

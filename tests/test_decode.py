@@ -81,7 +81,7 @@ class TestDecode:
         assert torch.equal(label_scores(logits, torch.arange(30)[None]), logits[0])
 
     def test_a_label_whose_buckets_all_light_up_is_found(self):
-        """One label a point and tables in which no two labels share all buckets: the label comes back."""
+        """One label per point and tables in which no two labels share all buckets: the label comes back."""
         rng = np.random.default_rng(3)
         R, B, p = 4, 10, 60
         buckets = rng.integers(0, B, (R, p))
@@ -182,7 +182,7 @@ class TestDecoder:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("R", [1, 3, 8])
     def test_many_labels(self, kind, R):
-        """So many that the filter, not the first threshold, does the work; two blocks and a rest, uneven buckets."""
+        """Enough points for the filter, not the first threshold, to do the work; two blocks and a rest, uneven buckets."""
         rng = np.random.default_rng(R)
         n, B, p = 64 + 64 + 11, 130, 20_011
         buckets = torch.from_numpy((B * rng.random((R, p)) ** 2).astype(np.int64))

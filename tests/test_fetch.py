@@ -176,7 +176,7 @@ def test_the_folder_one_stands_in(server: Server, tmp_path: Path, monkeypatch: p
     assert (tmp_path / "here.zip").exists()
 
 
-def test_a_download_that_broke_off_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_download_that_broke_off_continues(server: Server, tmp_path: Path) -> None:
     server.cut_after = 300_000
     with pytest.raises(UserError, match=r"stopped after 300,000 of [\d,]+ bytes .*same command continues.*http://page"):
         get(server, tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Hash families, label maps, feature maps and Count Sketch against published vectors, brute force and their laws."""
+"""Hash families, label and feature maps and Count Sketch: published vectors, brute force and their properties."""
 
 import unicodedata
 from itertools import combinations

@@ -204,7 +204,7 @@ class TestBytes:
     @pytest.mark.parametrize("up", ["fp32", "fp16"])
     @pytest.mark.parametrize("down", ["fp32", "fp16"])
     def test_a_message_weighs_frame_header_and_payload(self, up, down):
-        """Law 3: what is counted is the length of what was sent, and this is the formula for it."""
+        """What is counted is the length of what was sent, and this is the formula for it."""
         fed = Federation(update_codec=up, broadcast_codec=down)
         state = fed.server.begin()
         for t in (1, 2, 3):
@@ -284,7 +284,7 @@ class TestMemory:
         memory = Memory(kept, staged, (3, 1), (1, 0))
         assert memory.settle((3, 1)) is staged
         assert memory.settle((1, 0)) is kept
-        assert memory.settle(()) == {}, "whoever the server does not remember begins anew"
+        assert memory.settle(()) == {}, "whoever the server does not remember starts from nothing"
         for accepted in ((3, 0), (3, 2), (2, 1), (4, 1)):
             assert memory.settle(accepted) is None
 
@@ -425,7 +425,7 @@ class TestRounds:
         assert [entry.reason for entry in report.refused] == [Reason.DUPLICATE] * 3
 
     def test_workers_and_order_of_arrival_change_no_bit(self):
-        """Law 1, with weights by examples and a codec that keeps state."""
+        """Randomness is an argument, with weights by examples and a codec that keeps state."""
         one, many = (Federation(weighting="examples", update_codec="fp16", learning_rate=1e-3) for _ in range(2))
         many.local.workers = 3
         state = many.server.begin()

@@ -1,4 +1,4 @@
-"""Metrics against plain Python over sets, against napkinXC, and against the laws they should obey."""
+"""Metrics against plain Python over sets, against napkinXC, and against the properties they should have."""
 
 import json
 import math

@@ -216,7 +216,7 @@ def test_sums_are_the_products_of_whole_numbers():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=40, max_size=40), st.permutations(range(7)), st.data())
-def test_sums_are_the_same_bits_however_points_are_dealt_out(owners, order, data):
+def test_sums_are_the_same_bits_however_points_are_divided(owners, order, data):
     X, Y = draw_points(8, 40, 30), draw_labels(9, 40, 12)
     rounded = round_points(Slots.fit(Counts.of(X).frequencies, 40, 20, 7, weigh=False).apply(X), 5)
     whole, owners = Sums.of(rounded, Y), np.array(owners)

@@ -338,7 +338,7 @@ def claim(num_slots, num_outputs, part):
 )
 def test_a_small_message_that_claims_to_be_huge_takes_little_memory(part, num_slots, num_outputs, cells):
     payload = claim(num_slots, num_outputs, part)
-    # As many bytes more as the coder needs for so many numbers.
+    # As many bytes more as the coder needs for this many numbers.
     payload += bytes(cells // 107 + 100)
     peak, problem = peak_of(payload, 4000, num_slots, num_outputs)
     assert f"claim {cells:,} cells, more than sums over points have" in problem
@@ -506,7 +506,7 @@ class Slow(Liars):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(10))
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(data, tmp_path, moment):
+def test_a_run_that_is_killed_continues_to_the_same_bytes(data, tmp_path, moment):
     whole = run(ONCE, data, tmp_path / "whole", workers=1)
     journals = [Path("checkpoint") / f"{part}.bin" for part in (COUNTS, SUMS)]
     most = sum((whole.folder / name).stat().st_size for name in journals)

@@ -1,4 +1,4 @@
-"""Networks beside the linear model of one round: sums of scores, bytes, what is kept, and going on after a stop."""
+"""Networks beside the linear model of one round: sums of scores, bytes, what is kept, and resuming after a stop."""
 
 import json
 import shutil
@@ -213,7 +213,7 @@ def test_rounds_of_networks_follow_the_one_round() -> None:
 
 
 def test_networks_in_a_folder_must_fit(finished: Path, tmp_path: Path) -> None:
-    """Sealed anew by somebody who changed them: one sentence, no traceback."""
+    """Sealed again by somebody who changed them: one sentence, no traceback."""
     from fedmlh.storage import write_sealed
 
     files = {path.name: path.read_bytes() for path in (finished / "model").iterdir() if path.name != "manifest.json"}

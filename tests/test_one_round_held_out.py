@@ -407,7 +407,7 @@ def turn(sums: Sums) -> Sums:
     return Sums(sums.points, csr_matrix(gram, dtype=np.int64), sums.cross)
 
 
-def test_sums_that_leave_no_points_choose_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sums_that_leave_no_points_choose_nothing_and_the_run_continues(tmp_path: Path) -> None:
     config, told = BASE.replace(num_clients=1, clients_per_round=1), list[str]()
     seen: dict[int, bytes] = {}
 

@@ -150,7 +150,7 @@ def test_every_site_can_make_the_model_of_what_it_was_sent(tmp_path: Path) -> No
     assert sent == {"sums", "model"}
 
 
-def test_a_server_that_dies_at_any_reply_goes_on_from_there(
+def test_a_server_that_dies_at_any_reply_continues_from_there(
     in_process: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each life sees one reply; a reply that has come is asked for no more."""
@@ -191,7 +191,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
     assert found.read_bytes() == expected.read_bytes()
 
 
-def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+def test_absent_and_late_sites_are_named_and_the_run_continues(in_process: dict[str, Path], tmp_path: Path) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=4))
     train(federation, SiteGrid(federation, away=[1], silent=[4]))
     *asked, sent = federation.run.read_participation()
@@ -214,7 +214,7 @@ def test_a_site_that_connects_before_the_deadline_is_asked(in_process: dict[str,
     assert differing(federation.run.path, in_process["labels"]) == []
 
 
-def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
+def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_continue(
     in_process: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
@@ -252,7 +252,7 @@ def test_a_site_without_consent_or_with_few_points_sends_neither_counts_nor_sums
         assert refusal.value.reason == Reason.CONFIG
 
 
-def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_continues(tmp_path: Path) -> None:
     """With a minimum of 2 points one site has too few, and with one of 16 all have."""
     base = VARIANTS["labels, held out"]
     held = {client: int(is_held_out(shard.X).sum()) for client, shard in divide(DATA.train, base).shards.items()}
@@ -462,7 +462,7 @@ exchange.Respondent.reply = reply
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+def test_a_server_that_is_killed_while_it_asks_continues(in_process: dict[str, Path], tmp_path: Path) -> None:
     """Once between the counts of two sites and once between their sums."""
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)

@@ -16,7 +16,7 @@ from fedmlh.oneround.desk import Desk
 from fedmlh.runs.folder import RunFolder
 from once import BASE, DATA, differing, left
 
-#: Everybody but this client sends counts, and so many sums come before the run is stopped.
+#: Everybody but this client sends counts, and this many sums come before the run is stopped.
 LATE, STOPPED = 5, 3
 #: Parts of the exchange, as the log counts them.
 FIRST, SECOND = 0, 1

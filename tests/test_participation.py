@@ -175,7 +175,7 @@ def test_a_resumed_run_has_the_log_of_an_unbroken_one(tmp_path):
 
 
 @pytest.mark.parametrize("dead_round", [1, 3])
-def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_the_run_goes_on(tmp_path, dead_round):
+def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_the_run_continues(tmp_path, dead_round):
     class Silent(Faulty):
         def exchange(self, sampled, outbox):
             if outbox.place[0] == dead_round:

@@ -1,4 +1,4 @@
-"""Which client owns which points: the law of each partition, and the division of a run built on it."""
+"""Which client owns which points: the rule of each partition, and the division of a run built on it."""
 
 import dataclasses
 
@@ -146,7 +146,7 @@ class TestPaperText:
             mine = [label for label, owner in zip(frequent, owners, strict=True) if k in owner]
             assert (dense[np.ix_(rows, mine)].any(axis=1) | bare[rows]).all()
 
-    def test_bare_points_are_dealt_out_evenly(self):
+    def test_bare_points_are_spread_evenly(self):
         split = make_split()
         clients = assign("paper-text", split, frequent_threshold=1.0)
         sizes = [len(rows) for rows in clients]

@@ -1,4 +1,4 @@
-"""A plan keeps to its budget and to Lemma 2, does no worse than the paper, and says what a run will report."""
+"""A plan stays within its budget and Lemma 2, does no worse than the paper, and says what a run will report."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def test_every_candidate_keeps_to_its_budget(labels, features, budget):
 
 
 @settings(deadline=None, max_examples=60)
-@example(10**6, 63, 2.0)  # hardly enough for so many labels
+@example(10**6, 63, 2.0)  # hardly enough for this many labels
 @given(st.integers(100, 10**6), st.integers(1, 10**6), st.sampled_from([0.0, 2.0, 50.0]))
 def test_it_takes_what_recommended_would_choose_by_itself(labels, features, budget):
     recommended = Config.load("recommended").replace(training="rounds", num_clients=10, clients_per_round=4)

@@ -216,7 +216,7 @@ def test_what_is_done_is_not_done_again(written: Path, tmp_path: Path):
     assert all(results.find(make_job(job, out)) is None for job in jobs), "other rounds"
 
 
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path):
+def test_a_run_continues_where_it_was_stopped(tmp_path: Path):
     dataset = TINY.open()
     job = make_plan(["figure3"], [TINY], [dataset], SCALE, "cpu")[0]
     run(job.config.replace(rounds=1), dataset, find_scratch(job, tmp_path / "stopped"), workers=1)
@@ -315,7 +315,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
+def test_ctrl_c_ends_it_at_once_and_the_same_command_continues(tmp_path: Path):
     options = ["--only", "figure3", "--jobs", 2, "--device", "cpu"]
     command = make_command("reproduce", *options, "--out", tmp_path / "out")
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -1,4 +1,4 @@
-"""A run that is stopped, at any moment and in any way, goes on to the same bits.
+"""A run that is stopped, at any moment and in any way, continues to the same bits.
 
 Runs that die do so in children of one helper process (this file run as a script), which imports torch once and forks.
 """
@@ -569,7 +569,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, monkeypatch, variant):
     assert [differing(tmp_path / str(number), expected) for number in range(len(shuffles))] == [[]] * len(shuffles)
 
 
-# Going on under other settings.
+# Resuming with other settings.
 
 
 @pytest.fixture(scope="module")
@@ -640,7 +640,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(helper, unbroken, tmp_path,
 @pytest.mark.parametrize(
     ("phase", "times"), [("open", 1), ("train", 2), ("evaluate", 3), ("checkpoint", 2), ("model", 1)]
 )
-def test_an_interrupted_run_says_how_to_go_on_and_goes_on(helper, unbroken, tmp_path, phase, times):
+def test_an_interrupted_run_says_how_to_continue_and_continues(helper, unbroken, tmp_path, phase, times):
     out = tmp_path / "run"
     end = helper.run(VARIANTS["fp16"], out, cli=True, signal=signal.SIGINT, moment=[phase, times, 0.002])
     assert end["code"] == 130, end

@@ -1,4 +1,4 @@
-"""Chosen sizes keep to the budget, suit any data, and are the same for everyone who sees the same sizes."""
+"""Chosen sizes stay within the budget, suit any data, and are the same for everyone who sees the same sizes."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A search of settings: it begins with the defaults, keeps to its limits, never reads the test part, and repeats."""
+"""A search of settings: it begins with the defaults, stays within limits, never reads the test part, and repeats."""
 
 import csv
 import json

@@ -59,7 +59,7 @@ def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("moment", QUICK)
-def test_a_killed_search_goes_on_as_if_nothing_had_happened(
+def test_a_killed_search_continues_as_if_nothing_had_happened(
     data: Path, unbroken: Path, tmp_path: Path, moment: str
 ) -> None:
     out = tmp_path / "out"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, and what must be true of it beside the law that holds for all."""
+    """A command line, and what must be true of it beside what holds for all."""
 
     name: str
     build: Callable  # (world, box, rng) -> arguments

@@ -61,8 +61,8 @@ for kind, files in FILES.items():
     for file in files:
         for number, damage in enumerate(DAMAGES):
             # A gzip file may be followed by another, so that a repeated piece can be a file again.
-            law = reads_as_sound(kind) if summed and damage is not repeat else reads_as_it_stands(kind)
-            add(f"{kind} {file} {damage.__name__} {number}", damaging(kind, file, damage), passes=law)
+            expected = reads_as_sound(kind) if summed and damage is not repeat else reads_as_it_stands(kind)
+            add(f"{kind} {file} {damage.__name__} {number}", damaging(kind, file, damage), passes=expected)
         add(f"{kind} {file} empty", damaging(kind, file, lambda content, rng: b""), passes=reads_as_it_stands(kind))
         add(
             f"{kind} {file} missing",
