@@ -104,7 +104,7 @@ class Rehearsal:
         return [pid for pid in servers if find_parent(pid) in servers]
 
     def wait_for_training(self) -> tuple[str, int]:
-        """Wait until a site has just begun to work; which one, and the process that does."""
+        """Wait until a site has just begun to work; return which one, and its process."""
         sites = self.federation.agreement.sites
         before = {pid for site in sites for pid in self.find_clients(site)}
         end = time.monotonic() + PATIENCE

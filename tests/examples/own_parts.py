@@ -1,4 +1,4 @@
-"""Parts of one's own: fedmlh run demo --parts own_parts.py --set loss=focal --set aggregation=median."""
+"""Parts of your own: fedmlh run demo --parts own_parts.py --set loss=focal --set aggregation=median."""
 
 import numpy as np
 import torch
