@@ -5,12 +5,12 @@
 Scores are drawn for each shape in two ways. "trained" is like a trained model's log-probabilities: log-sigmoid of
 bucket logits from N(-7, 1.5), where a point has 1 to 5 labels, drawn evenly, whose bucket in each table has a logit
 from N(0, 2) instead. "random" is N(0, 1). "identity" is random with FedAvg's label map; there torch does topk alone.
-With --trained the preset is trained for 10 rounds on the data of that folder as well, and the scores are those of its
-test points: eurlex-4k=(EurLex titles), wiki10-31k=(CiteULike).
+With --trained, the preset is also trained for 10 rounds on the data of that folder, and scores are those of its test
+points: eurlex-4k=(EurLex titles), wiki10-31k=(CiteULike).
 
 Every result is compared with a full sort first. Times are for a batch (torch: 64 points, 8 of the largest shape; the
-decoder: 128 to 1,024), in µs a point; every turn times all ways once, each after a call to warm up, so that what else
-runs on the machine meets all of them.
+decoder: 128 to 1,024), in µs per point; every turn times all ways once, each after a call to warm up, so that other
+programs on the machine slow all of them.
 """
 
 import argparse
@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parent / "results" / "decode.json"
 
 
 def draw(kind: str, buckets: Tensor, n: int, B: int, rng: np.random.Generator) -> Tensor:
-    """Bucket scores as the head of this file says.  # [R, n, B]"""
+    """Draw bucket scores as the head of this file says.  # [R, n, B]"""
     R, p = buckets.shape
     if kind != "trained":
         return torch.from_numpy(rng.standard_normal((R, n, B), dtype=np.float32))
@@ -54,7 +54,7 @@ def draw(kind: str, buckets: Tensor, n: int, B: int, rng: np.random.Generator) -
 
 
 def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
-    """Label map and test scores of a model trained for a few rounds.  # [R, p], [R, n, B]"""
+    """Train a model for a few rounds; return its label map and test scores.  # [R, p], [R, n, B]"""
     data = fedmlh.load(folder)
     with tempfile.TemporaryDirectory() as out:
         fedmlh.run(fedmlh.Config.load(preset).replace(rounds=10), data, f"{out}/run", progress=False)
@@ -69,7 +69,7 @@ def train_model(preset: str, folder: str) -> tuple[Tensor, Tensor, int]:
 
 
 def by_torch(scores: Tensor, buckets: Tensor) -> None:
-    """What one would write: no care for ties."""
+    """Decode as one would write it, without care for ties."""
     at_once = max(1, TORCH_SCORES // buckets.shape[1])
     for begin in range(0, scores.shape[1], at_once):
         part = scores[:, begin : begin + at_once]
@@ -78,7 +78,7 @@ def by_torch(scores: Tensor, buckets: Tensor) -> None:
 
 
 def check(decoder: Decoder, scores: Tensor, points: int) -> None:
-    """The decoder's answers, to the bit, against a full sort by score and id."""
+    """Compare the decoder's answers, to the bit, with a full sort by score and id."""
     for begin in range(0, points, 8):
         part = scores[:, begin : begin + 8]
         whole = label_scores(part, decoder.buckets).numpy()
@@ -92,7 +92,7 @@ def check(decoder: Decoder, scores: Tensor, points: int) -> None:
 
 
 def measure(ways: dict[str, tuple[Callable[[], object], int, int]], turns: int) -> dict[str, dict[str, float]]:
-    """Median, least and most µs a point of each way: (call, threads, points)."""
+    """Return median, least and most µs per point of each way: (call, threads, points)."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(turns):
         for name, (call, threads, points) in ways.items():
@@ -149,7 +149,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     head = ["torch", "1 core", f"{cores} cores", "torch", "decoder"]
-    print(f"{'':28}µs a point, median of {arguments.turns}{'':11}single point        faster than torch")
+    print(f"{'':28}µs per point, median of {arguments.turns}{'':11}single point        faster than torch")
     print(f"{'labels':>9} R {'B':>6} {'scores':>8} " + " ".join(f"{title:>9}" for title in head), end="")
     print(f"   1 core  {cores} cores  single")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""A Flower app that does nothing: messages go out, messages of the agreed size come back, nobody looks into them.
+"""A Flower app that does nothing: messages go out, messages of the agreed size come back, and nobody reads them.
 
 `flower_overhead.py` has it carried out by the same SuperLink as a real run. Sites run it under Flower's own SuperNode,
 or under the product's, which forks a process for each message:
@@ -43,13 +43,13 @@ client = ClientApp()
 
 
 def wrap(content: bytes) -> RecordDict:
-    """Bytes as an array, since Flower sends arrays in pieces."""
+    """Return bytes as an array, since Flower sends arrays in pieces."""
     return RecordDict({"echo": ArrayRecord({"bytes": Array("bytes", (len(content),), "echo", content)})})
 
 
 @client.train()
 def echo(message: Message, context: Context) -> Message:
-    """As many bytes as came, but others: of bytes that it knows, Flower sends only the hash."""
+    """Return as many bytes as came, but different ones: Flower sends only the hash of bytes that it knows."""
     record = message.content["echo"]
     assert isinstance(record, ArrayRecord)
     return Message(wrap(os.urandom(len(record["bytes"].data))), reply_to=message)
@@ -57,7 +57,7 @@ def echo(message: Message, context: Context) -> Message:
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Rounds as the plan says; a line in the run folder after each, and at the end that it has ended."""
+    """Run the rounds of the plan; write a line into the run folder after each, and a note at the end."""
     folder = Path(os.environ["FEDMLH_FEDERATION"])
     plan = json.loads((folder / "server" / "echo.json").read_text())
     nodes = set(json.loads((folder / "server" / "nodes.json").read_text()).values())
@@ -76,19 +76,19 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def address(model: bytes, node: int) -> Message:
-    """A message that is a node's own at its beginning and the same for all after that, as a broadcast is."""
+    """Return a message that begins with a node's own bytes and is the same for all after them, as a broadcast is."""
     return Message(wrap(os.urandom(HEADER) + model), node, "train")
 
 
 def exchange_at_once(grid: Grid, nodes: set[int], model: bytes) -> None:
-    """As Flower's own strategies do."""
+    """Exchange all messages at once, as Flower's own strategies do."""
     replies = list(grid.send_and_receive([address(model, node) for node in nodes]))
     assert len(replies) == len(nodes)
     assert not any(reply.has_error() for reply in replies)
 
 
 def exchange_one_by_one(grid: Grid, nodes: set[int], model: bytes, pause: float) -> None:
-    """The leanest way: no more than one message of the round in memory, a look for replies after every pause."""
+    """Exchange in the leanest way: one message of the round in memory, and a look for replies after every pause."""
     asked = [identifier for node in nodes for identifier in grid.push_messages([address(model, node)])]
     while asked:
         for identifier in list(asked):
@@ -101,7 +101,7 @@ def exchange_one_by_one(grid: Grid, nodes: set[int], model: bytes, pause: float)
 
 
 def main() -> None:
-    """The product's SuperNode for this app."""
+    """Run the product's SuperNode for this app."""
     from flower_overhead import make_echo_bundle
 
     from fedmlh.sites.flower import supernode

@@ -1,19 +1,19 @@
-"""What the product adds to Flower: seconds a round, and memory of the server's process.
+"""What the product adds to Flower: seconds per round, and memory of the server's process.
 
     python benchmarks/flower_overhead.py            # eurlex-4k and wiki10-31k, four sites each
     python benchmarks/flower_overhead.py --large    # FedAvg at amazontitles-131k, one site: memory of all processes
 
-All processes are on this machine, over TLS and with registered keys. A run of the product is set against two no-op apps
-(`flower_echo.py`) that send messages of the same size through the same SuperLink:
+All processes are on this machine, over TLS and with registered keys. A run of the product is compared with two no-op
+apps (`flower_echo.py`) that send messages of the same size through the same SuperLink:
 
 - `flower`: Flower's own SuperNodes, which start Python and import torch for each message, and its own
   `send_and_receive`, which looks for replies every three seconds;
 - `lean`: the product's SuperNodes, which fork a process for each message, and its own way of looking for replies. It is
-  what is left of a round of the product when nobody trains, checks, averages, evaluates or keeps anything.
+  a round of the product without training, checks, averages, evaluation or storage.
 
 A round lasts from one line in `metrics.jsonl` to the next. What training itself takes is known from a run in one
 process with the same clients in every round (`seconds_training` of its records), which must end with the same model.
-The first round is left out: its broadcast has no model in it, since the first one follows from the seed.
+The first round is left out: its broadcast holds no model, since the initial model follows from the seed.
 """
 
 import argparse
@@ -49,13 +49,13 @@ from fedmlh.sites.flower.processes import count_rounds, environment, free_port, 
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
-#: Points to train on: for larger models than the first fewer than there are, since time and memory are the model's.
+#: Points to train on: fewer for larger models, since time and memory depend on the model.
 POINTS = {"eurlex-4k": 15539, "wiki10-31k": 1000, "amazontitles-131k": 500}
 FOUR_SITES = ["eurlex-4k", "wiki10-31k"]
 
 
 def make_echo_bundle() -> Fab:
-    """The no-op app as Flower carries it."""
+    """Return the no-op app in the form that Flower carries."""
     from flower_echo import PROJECT
 
     files = {"pyproject.toml": PROJECT, "flower_echo.py": (HERE / "flower_echo.py").read_bytes()}
@@ -64,7 +64,7 @@ def make_echo_bundle() -> Fab:
 
 
 def find_processes(folder: Path) -> dict[int, str]:
-    """The command of each process that Flower runs for a federation in this folder."""
+    """Return the command of each process that Flower runs for a federation in this folder."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -77,7 +77,7 @@ def find_processes(folder: Path) -> dict[int, str]:
 
 
 def read_memory(pid: int, file: str, field: str) -> int:
-    """A line of /proc/PID/FILE in bytes; 0 once the process is gone."""
+    """Return a line of /proc/PID/FILE in bytes; 0 once the process is gone."""
     try:
         for line in (Path("/proc") / str(pid) / file).read_text().splitlines():
             if line.startswith(field + ":"):
@@ -135,13 +135,13 @@ class Watcher:
             self.total, self.parts = sum(parts.values()), parts
 
     def rounds(self) -> list[float]:
-        """Seconds of each round but the first."""
+        """Return the seconds of each round except the first."""
         return [later - earlier for earlier, later in pairwise(self.ends)]
 
 
 @contextmanager
 def echoing_sites(federation: Federation, lean: bool) -> Iterator[None]:
-    """SuperNodes that run the no-op app."""
+    """Run SuperNodes of the no-op app, until the block ends."""
     with ExitStack() as stack:
         nodes: list[subprocess.Popen[bytes]] = []
         stack.callback(lambda: stop(*nodes))
@@ -166,8 +166,8 @@ def echoing_sites(federation: Federation, lean: bool) -> Iterator[None]:
 
 
 def open_some(config: Config) -> Dataset:
-    """The preset's made data with all its labels, of which some points are used."""
-    # No fewer points can have all labels among them.
+    """Open the preset's synthetic data with all its labels, and use some of its points."""
+    # Fewer points could not carry all labels.
     points = max(POINTS[config.name], config.synthetic_labels // 4)
     data = open_dataset(config.replace(synthetic_points=points))
     train, test = (split.take(np.arange(min(len(split), POINTS[config.name]))) for split in (data.train, data.test))
@@ -175,7 +175,7 @@ def open_some(config: Config) -> Dataset:
 
 
 def run_echo(config: Config, folder: Path, message: int, lean: bool) -> Watcher:
-    """Rounds of the no-op app with messages of so many bytes."""
+    """Run rounds of the no-op app with messages of this many bytes."""
     federation = create_loopback(config, open_some(config), folder)
     plan = {"rounds": config.rounds, "bytes": message, "pause": PAUSE if lean else None}
     (federation.server / "echo.json").write_text(json.dumps(plan))
@@ -189,7 +189,7 @@ def run_echo(config: Config, folder: Path, message: int, lean: bool) -> Watcher:
 
 
 def run_product(config: Config, folder: Path, everything: bool = False) -> tuple[Watcher, Callable[[], list[float]]]:
-    """A run over Flower, and what repeats it in one process and tells the seconds of training in each round."""
+    """Run over Flower, then repeat the run in one process to learn the seconds of training in each round."""
     data = open_some(config)
     federation = create_loopback(config, data, folder)
     with Watcher(federation, everything) as watcher:
@@ -205,7 +205,7 @@ def run_product(config: Config, folder: Path, everything: bool = False) -> tuple
 
 
 def measure(preset: str, rounds: int, sites: int, place: Path) -> dict[str, Any]:
-    """The product and both no-op apps, one after the other."""
+    """Measure the product and both no-op apps, one after the other."""
     config = Config.load(preset).replace(
         device="cpu",
         rounds=rounds,
@@ -243,12 +243,12 @@ def measure(preset: str, rounds: int, sites: int, place: Path) -> dict[str, Any]
 
 
 def load_size(folder: Path) -> int:
-    """Bytes of the model that a run trained."""
+    """Return the bytes of the model that a run trained."""
     return int(json.loads((folder / "run" / "summary.json").read_text())["model_bytes"])
 
 
 def measure_large(place: Path) -> dict[str, Any]:
-    """Two rounds of the largest FedAvg model with one site; in the second the model travels both ways."""
+    """Measure two rounds of the largest FedAvg model with one site; in the second, the model travels both ways."""
     config = Config.load("amazontitles-131k").replace(
         algorithm="fedavg",
         device="cpu",
@@ -293,9 +293,9 @@ def main() -> None:
 
 
 def compare_growth(small: dict[str, Any], large: dict[str, Any]) -> dict[str, float]:
-    """By how many models the server's process grows more than a no-op's does, from a small model to a large one.
+    """Return by how many models the server's process grows more than a no-op's, from a small model to a large one.
 
-    What a process imports and the points that it evaluates on are in both sizes and fall out.
+    Imports of a process and the points on which it evaluates are in both sizes, and cancel.
     """
     models = large["model_bytes"] - small["model_bytes"]
     growth = {name: large["server_peak_bytes"][name] - small["server_peak_bytes"][name] for name in ("flower", "lean")}

@@ -1,11 +1,11 @@
 """Bytes on the wire of a federation over Flower, against the bytes that its messages count.
 
-    python benchmarks/flower_wire.py            # as root: every site lives in a network namespace of its own
+    python benchmarks/flower_wire.py            # as root: every site has its own network namespace
 
 Each site has an address and a link to the server of limited rate and with a delay; what the link's counters say is
 compared with the lengths of the encoded messages. First all sites but one wait for the last, which shows what Flower's
-polling costs in a second; then a small model is trained, which shows what a round costs beside its messages, and a
-larger one, for which the messages are nearly all there is.
+polling costs per second; then a small model is trained, which shows what a round costs beside its messages, and a
+larger one, whose messages are nearly all of its bytes.
 """
 
 import argparse
@@ -39,12 +39,12 @@ MODELS = {"small": {"feature_dim": 64, "hidden_sizes": (16,)}, "large": {"featur
 
 
 def ip(*arguments: str) -> None:
-    """A command of iproute2."""
+    """Run a command of iproute2."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class Network:
-    """A namespace for the server and one for each site, joined by shaped links; gone when the block is left."""
+    """A namespace for the server and one per site, joined by shaped links; they are removed when the block ends."""
 
     def __init__(self, sites: int, rate: str, delay: str) -> None:
         self.prefix, self.sites, self.shape = f"fm{os.getpid() % 100000}", sites, (rate, delay)
@@ -89,19 +89,19 @@ class Network:
             subprocess.run(["ip", "netns", "del", f"{self.prefix}{name}"], capture_output=True, check=False)
 
     def call(self, where: str, *arguments: object) -> list[str]:
-        """A command of fedmlh in a namespace."""
+        """Run a command of fedmlh in a namespace."""
         command = [sys.executable, "-m", "fedmlh", *map(str, arguments)]
         return ["ip", "netns", "exec", f"{self.prefix}{where}", *command]
 
     def count(self, number: int) -> int:
-        """All bytes that have passed a site's link, both ways."""
+        """Return all bytes that have passed a site's link, both ways."""
         show = ["ip", "-n", f"{self.prefix}{number}", "-s", "-j", "link", "show", "eth0"]
         stats = json.loads(subprocess.run(show, check=True, capture_output=True).stdout)[0]["stats64"]
         return int(stats["rx"]["bytes"] + stats["tx"]["bytes"])
 
 
 def measure(network: Network, model: str, rounds: int, idle: float, folder: Path) -> dict[str, float]:
-    """Train one model; bytes counted, bytes on the wire, and what waiting costs."""
+    """Train one model; return the bytes counted, the bytes on the wire, and what waiting costs."""
     sites = network.sites
     settings = COMMON | MODELS[model] | {"num_clients": sites, "clients_per_round": sites, "quorum": sites}
     config = Config(name=model, rounds=rounds, **settings)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def measure(network: Network, model: str, rounds: int, idle: float, folder: Path
         server = start("s", "federation", "start", folder, "--min-sites", sites - 1)
         for number in range(sites - 1):
             start(str(number), "federation", "join", folder / f"site-{number}")
-        # Until everyone who is there has answered the first broadcast, which has no model in it.
+        # Until all connected sites have answered the first broadcast, which holds no model.
         while not all((folder / f"site-{n}" / "memory").exists() or _has_sent(folder, n) for n in range(sites - 1)):
             time.sleep(1)
         time.sleep(5)

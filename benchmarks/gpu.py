@@ -1,10 +1,10 @@
-"""A step on one GPU against its floor, and a client's local round against the paper's seconds.
+"""A step on one GPU compared with its floor, and a client's local round compared with the paper's seconds.
 
     python benchmarks/gpu.py [PRESET …]
 
 Floor: each parameter, its gradient and its two moments read once and written once (32 bytes) at the bandwidth of a
 large copy, or the products' operations at the rate of a large TF32 product, whichever takes longer; both are measured
-first. S = 4 clients are batched. The product never writes gradients, so it may come below its floor.
+first. S = 4 clients are batched. The product never writes gradients, so it may be faster than this floor.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from fedmlh.model.stack import Stack
 
 CLIENTS, BATCH, EPOCHS = 4, 100, 5
 STEPS = 2  # an epoch of the points that are drawn; a step takes as long whatever comes before it
-#: stack of FedMLH, labels p, nonzeros a point (hashed), labels a point, training points N, P100 seconds of both
+#: stack of FedMLH, labels p, nonzeros per point (hashed), labels per point, training points N, P100 seconds of both
 PRESETS = {
     "eurlex-4k": (Stack(4, 300, (150, 150), 250), 3993, 22, 5, 15539, (4.67, 5.38)),
     "wiki10-31k": (Stack(4, 5000, (500, 500), 1000), 30938, 90, 18, 14146, (5.44, 5.73)),
@@ -35,7 +35,7 @@ PRESETS = {
 
 
 def time_gpu(work: object, repeats: int) -> list[float]:
-    """Seconds of each of several calls, by device events, after a warm-up."""
+    """Return the seconds of each of several calls, by device events, after a warm-up."""
     assert callable(work)
     work()
     times = []
@@ -50,7 +50,7 @@ def time_gpu(work: object, repeats: int) -> list[float]:
 
 
 def measure_ceilings() -> tuple[float, float]:
-    """Bytes a second of a large copy (read plus written), operations a second of a large TF32 product."""
+    """Return bytes per second of a large copy (read plus written), operations per second of a large TF32 product."""
     a, b = torch.randn(1 << 30, device="cuda"), torch.empty(1 << 30, device="cuda")
     bandwidth = 2 * a.nbytes / median(time_gpu(lambda: b.copy_(a), 20))
     torch.set_float32_matmul_precision("high")
@@ -60,7 +60,7 @@ def measure_ceilings() -> tuple[float, float]:
 
 
 def make_shards(stack: Stack, nonzeros: int, positives: int, points: int, clients: int) -> dict[int, HashedShard]:
-    """Clients with points of the stated numbers of nonzeros and positives."""
+    """Return clients with points of the given numbers of nonzeros and positives."""
     shards = {}
     for client in range(clients):
         rng = np.random.default_rng(client)
@@ -72,7 +72,7 @@ def make_shards(stack: Stack, nonzeros: int, positives: int, points: int, client
 
 
 def count_operations(stack: Stack) -> int:
-    """Of the products of one step of one client: forward, gradient of activations (not of the input), of weights."""
+    """Count operations of one step of one client: forward, gradient of activations (not of the input), of weights."""
     widths = (stack.num_inputs, *stack.hidden, stack.num_outputs)
     sizes = [i * o for i, o in pairwise(widths)]
     return 2 * BATCH * stack.num_tables * (3 * sum(sizes) - sizes[0])
@@ -81,7 +81,7 @@ def count_operations(stack: Stack) -> int:
 def measure(
     name: str, stack: Stack, setup: tuple[int, int, int, float], ceilings: tuple[float, float]
 ) -> dict[str, object]:
-    """One stack: time of a step of S clients, its floor, and a whole local round of one client."""
+    """Measure one stack: the time of a step of S clients, its floor, and a whole local round of one client."""
     nonzeros, positives, num_points, paper_seconds = setup
     shards = make_shards(stack, nonzeros, positives, STEPS * BATCH, CLIENTS)
     recipe = Recipe("bce", "adam", 1e-3, 1, BATCH)

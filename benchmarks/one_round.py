@@ -3,7 +3,7 @@
 python benchmarks/one_round.py ROOT [--sets NAME ...] [--clients 10000] [--million]
 
 Each figure comes from a process of its own, one after the other. The label tree is napkinXC's PLT with its defaults.
-`--clients`: so many of them on the first set, and whether the weights are those of 10.
+`--clients`: train over this many clients on the first set, and check that the weights are those of 10 clients.
 `--million`: 1,000,000 labels, 10,000 features, 100,000 points of 20 features and 5 labels, made at random.
 """
 
@@ -24,7 +24,7 @@ MILLION = {"points": 100_000, "features": 10_000, "labels": 1_000_000, "features
 
 
 def run_one_round(data: Path, clients: int) -> dict[str, Any]:
-    """Read the folder, train over so many clients, keep the model."""
+    """Read the folder, train over this many clients, and keep the model."""
     import fedmlh
 
     began = time.perf_counter()
@@ -37,14 +37,14 @@ def run_one_round(data: Path, clients: int) -> dict[str, Any]:
 
 
 def run_million() -> dict[str, Any]:
-    """The same on data with a million labels."""
+    """Train on random data with a million labels."""
     import numpy as np
     from scipy.sparse import csr_matrix
 
     import fedmlh
 
     def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_matrix:
-        # The lower the number, the likelier: as words and labels are.
+        # The lower the number, the likelier, as with words and labels.
         columns = np.minimum((width ** rng.random((points, count))).astype(np.int32), width - 1)
         matrix = csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), np.arange(points + 1) * count))
         matrix.resize(points, width)

@@ -19,7 +19,7 @@ from rounds import BATCH, RATE
 
 
 def make_client(*, easy: bool) -> ClientApp:
-    """A client that trains the model it is sent on its partition; `easy`: dense input made beforehand, fused Adam."""
+    """Return a client that trains the model it is sent on its partition; `easy`: input made dense, fused Adam."""
     app = ClientApp()
 
     @app.train()
@@ -48,7 +48,7 @@ def make_client(*, easy: bool) -> ClientApp:
 
 
 def make_server(rounds: int, target: Path) -> ServerApp:
-    """FedAvg over all clients; when each round ended and the first one's loss go to a file."""
+    """Return FedAvg over all clients; the end of each round and the loss of the first one go to a file."""
     app = ServerApp()
 
     @app.main()
@@ -69,7 +69,7 @@ def make_server(rounds: int, target: Path) -> ServerApp:
 
 
 def run(form: str, rounds: int, target: Path) -> None:
-    """So many rounds with one CPU a client."""
+    """Run this many rounds with one CPU per client."""
     run_simulation(
         make_server(rounds, target),
         make_client(easy=form == "easy"),

@@ -1,6 +1,6 @@
 """A contestant of `peers.py`: rounds in pfl, as its users write them.
 
-torchrun starts it, once a core: pfl joins its processes when it is imported, and only in a program's main process.
+torchrun starts it, once per core: pfl joins its processes when it is imported, and only in a program's main process.
 pfl 0.6.0 needs Python before 3.13; with torch 2.13 and numpy 2 it works as it is, with a warning about `reduce_op`.
 """
 
@@ -34,18 +34,18 @@ class Measured(Tables):
     """The model with the evaluation that pfl asks of every model."""
 
     def metrics(self, inputs: torch.Tensor, *targets: torch.Tensor) -> dict[str, float]:
-        """Nothing: the first round, in which pfl always evaluates, is not timed."""
+        """Measure nothing: the first round, in which pfl always evaluates, is not timed."""
         return {"points": len(inputs)}
 
 
 class EpochLoss(Postprocessor):
-    """Reports what the local epoch saw; pfl itself evaluates before and after training, not during it."""
+    """The loss of the local epoch; pfl itself evaluates before and after training, not during it."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
     def postprocess_one_user_metrics(self, *, user_context: UserContext) -> Metrics:
-        """The client's mean loss, which pfl averages over clients and processes."""
+        """Return the client's mean loss, which pfl averages over clients and processes."""
         return Metrics([(LOSS, Weighted.from_unweighted(self.tables.take_loss()))])
 
 
@@ -57,27 +57,27 @@ class Stopwatch(TrainingProcessCallback):
         self.losses: list[float] = []
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        """The first round begins."""
+        """Note when the first round begins."""
         self.moments.append(time.perf_counter())
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """A round is over."""
+        """Note when a round has ended."""
         self.moments.append(time.perf_counter())
         self.losses.append(aggregate_metrics[LOSS].overall_value)
         return False, Metrics()
 
 
 def make_dataset(number: int) -> PyTorchTensorDataset:
-    """A client's points as the first round's epochs take them: pfl cuts batches once and never shuffles."""
+    """Return a client's points in the order of the first round's epochs: pfl cuts batches once and never shuffles."""
     rows = order(1, number).ravel()
     return PyTorchTensorDataset(tuple(part[rows] for part in load_dense(number)))
 
 
 def run(form: str, rounds: int, target: Path) -> None:
-    """So many rounds; what the stopwatch saw goes to a file."""
+    """Run this many rounds; the times of the stopwatch go to a file."""
     work, watch = load(), Stopwatch()
     tables = Measured(work.stack, work.start)
     model = PyTorchModel(

@@ -1,21 +1,21 @@
-"""Whole rounds in pfl and in Flower against the product's, in one run; needs `requirements-peers.txt`.
+"""Whole rounds in pfl and in Flower compared with the product's, in one run; needs `requirements-peers.txt`.
 
     python benchmarks/peers.py [--turns 3] [--rounds 12]
 
-Every contestant trains the same 4 clients for 5 epochs a round (Adam, BCE summed over the R tables, batch 100), sends
-and averages their models, and goes on from the average, on all cores. The first round's mean loss in its last epoch
+Every contestant trains the same 4 clients for 5 epochs per round (Adam, BCE summed over the R tables, batch 100), sends
+and averages their models, and continues from the average, on all cores. The first round's mean loss in its last epoch
 must be the same for all: they start from the same model and take the points in the order that the product draws.
 
 - product: `Server.run_round` over `LocalClients`: wire format, checks and the exact average are part of it;
 - product, in memory: the same training and average of the same models with no messages, which is what pfl does too;
-- pfl: FederatedAveraging over SimulatedBackend, in-memory dense tensors (its way), torchrun with one process a core and
-  one thread each;
-- pfl, one process: the same as its quick start runs it, with a thread a core;
-- flower: FedAvg and a ClientApp on Ray, one CPU and so one thread a client, as many clients at a time as there are
-  cores, which was faster than one client at a time with a thread a core; `toarray` a batch;
+- pfl: FederatedAveraging over SimulatedBackend, in-memory dense tensors (its way), torchrun with one process per core
+  and one thread each;
+- pfl, one process: the same as its quick start runs it, with a thread per core;
+- flower: FedAvg and a ClientApp on Ray, one CPU and so one thread per client, as many clients at a time as there are
+  cores, which was faster than one client at a time with a thread per core; `toarray` per batch;
 - pfl, easy and flower, easy: the same with fused Adam, and in Flower with the points made dense once in each actor.
 
-A simulation is a process of its own. Its first rounds are warm-up and do not count, nor does its start (Ray: seconds).
+Each simulation runs in its own process. Its start (seconds with Ray) and its first rounds, the warm-up, do not count.
 """
 
 import argparse
@@ -52,7 +52,7 @@ from fedmlh.randomness import generator
 
 SHAPE, SEED, WARM_UP = "eurlex-4k", 0, 2
 HERE = Path(__file__).parent
-#: Nothing may look for the network while it is timed.
+#: Nothing may use the network while it is timed.
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -61,7 +61,7 @@ ENVIRONMENT = {
 
 
 class Work(NamedTuple):
-    """What every contestant starts from."""
+    """The model and points from which every contestant starts."""
 
     stack: Stack
     start: torch.Tensor  # [P]
@@ -70,7 +70,7 @@ class Work(NamedTuple):
 
 @cache
 def load() -> Work:
-    """The same model and points in every process that asks."""
+    """Return the same model and points in every process."""
     dim, hidden, tables, outputs = SHAPES[SHAPE][:4]
     stack = Stack(tables, dim, hidden, outputs)
     drawn = [make_shard(np.random.default_rng(seed), SHAPES[SHAPE]) for seed in range(CLIENTS)]
@@ -80,13 +80,13 @@ def load() -> Work:
 
 @cache
 def load_dense(client: int) -> tuple[torch.Tensor, ...]:
-    """A client's input and the targets of all tables as dense tensors."""
+    """Return a client's input and the targets of all tables as dense tensors."""
     shard = load().shards[client]
     return tuple(torch.from_numpy(part.toarray()) for part in (*shard.features, *shard.buckets))
 
 
 def order(round_index: int, client: int) -> np.ndarray:
-    """A client's points in the order in which the product trains on them in that round.  # [E, n]"""
+    """Return the order in which the product trains on a client's points in that round.  # [E, n]"""
     rng = generator(SEED, "local training", round_index, 0, client)
     return np.stack([rng.permutation(len(load().shards[client])) for _ in range(EPOCHS)])
 
@@ -100,14 +100,14 @@ class Tables(nn.Module):
         self._losses: list[float] = []
 
     def loss(self, inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch, to be minimized."""
+        """Return the loss of a batch, to be minimized."""
         criterion = nn.functional.binary_cross_entropy_with_logits
         value = sum(criterion(table(inputs), part) for table, part in zip(self.tables, targets, strict=True))
         self._losses.append(float(value.detach()) / len(self.tables))
         return value
 
     def take_loss(self) -> float:
-        """The mean loss of a table in the last epoch of those since this was last asked; all batches are full."""
+        """Return the mean loss of a table in the last epoch since the last call; all batches are full."""
         last = self._losses[-len(self._losses) // EPOCHS :]
         self._losses = []
         return float(np.mean(last))
@@ -120,7 +120,7 @@ class Timed(NamedTuple):
     loss: float
 
     def seconds(self) -> list[float]:
-        """How long each round after warm-up took."""
+        """Return how long each round after the warm-up took."""
         return [end - begin for begin, end in pairwise(self.moments)][WARM_UP:]
 
 
@@ -133,12 +133,12 @@ class Site(Client):
         self._shard = shard
 
     def prepare(self, seeds: Seeds) -> HashedShard:
-        """The points as they are."""
+        """Return the points as they are."""
         return self._shard
 
 
 def run_product(rounds: int) -> Timed:
-    """The product's server and clients in this process."""
+    """Run the product's server and clients in this process."""
     stack, _, shards = load()
     config = Config(
         seed=SEED,
@@ -166,7 +166,7 @@ def run_product(rounds: int) -> Timed:
 
 
 def run_in_memory(rounds: int) -> Timed:
-    """The product's training and average alone."""
+    """Run only the product's training and average."""
     stack, model, shards = load()
     moments, losses = [time.perf_counter()], []
     for number in range(1, rounds + 1):
@@ -182,7 +182,7 @@ def run_in_memory(rounds: int) -> Timed:
 
 
 def run_peer(command: list[str], form: str, rounds: int, threads: int | None = 1) -> Timed:
-    """A peer's script in a process of its own, which writes down when each round ended and the first round's loss."""
+    """Run a peer's script in its own process; it writes when each round ended, and the first round's loss."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "timed.json"
         done = subprocess.run(
@@ -197,7 +197,7 @@ def run_peer(command: list[str], form: str, rounds: int, threads: int | None = 1
 
 
 def make_peers() -> dict[str, Callable[[int], Timed]]:
-    """The peers by name, each in both forms."""
+    """Return the peers by name, each in both forms."""
     # The module, not the `torchrun` on the PATH, which may belong to another environment.
     torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={min(CLIENTS, os.cpu_count() or 1)}".split()
     commands = {"pfl": [*torchrun, str(HERE / "peer_pfl.py")], "flower": [str(HERE / "peer_flower.py")]}
@@ -211,7 +211,7 @@ def make_peers() -> dict[str, Callable[[int], Timed]]:
 
 
 def measure(turns: int, rounds: int) -> dict[str, dict[str, object]]:
-    """Seconds a round of each contestant; the product runs before and after every peer."""
+    """Return the seconds per round of each contestant; the product runs before and after every peer."""
     product = {"product": run_product, "product, in memory": run_in_memory}
     peers = make_peers()
     contestants = product | peers
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, help="a simulation, warm-up among them")
     arguments = parser.parse_args()
     rows = measure(arguments.turns, arguments.rounds)
-    print(f"{'seconds a round':20}{'min':>8}{'median':>8}{'max':>8}{'ratio':>8}{'loss':>12}")
+    print(f"{'seconds per round':20}{'min':>8}{'median':>8}{'max':>8}{'ratio':>8}{'loss':>12}")
     for name, row in rows.items():
         shown = "".join(f"{value:8.3f}" for value in row["seconds"].values())
         print(f"{name:20}{shown}{row['ratio']:8.2f}{row['loss']:12.6f}")

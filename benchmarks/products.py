@@ -19,13 +19,13 @@ from fedmlh.model.threads import one_thread
 
 @njit(nogil=True)
 def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray, times: int) -> None:
-    """The call that the training loop makes."""
+    """Multiply with the call that the training loop makes."""
     for _ in range(times):
         np.dot(a, b, out)
 
 
 def rate(a: np.ndarray, b: np.ndarray) -> float:
-    """GFLOP/s of a · b."""
+    """Return the GFLOP/s of a · b."""
     out = np.empty((a.shape[0], b.shape[1]), np.float32)
     operations = 2 * a.shape[0] * a.shape[1] * b.shape[1]
     times = max(1, int(5e8 / operations))
@@ -41,7 +41,7 @@ def _clock(work: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Rates of the forward product, of the hidden gradient and of the weight gradient, layer by layer."""
+    """Measure the rates of forward product, hidden gradient and weight gradient, layer by layer."""
     rng = np.random.default_rng(0)
 
     def draw(*shape: int) -> np.ndarray:

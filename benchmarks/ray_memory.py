@@ -1,7 +1,7 @@
 """What the Ray engine holds in memory, by process, and whether it ends with the model of the in-process engine.
 
-Each figure is the most that a process held at any of the moments it was looked at, from /proc/PID/smaps_rollup:
-`anon` is memory of its own, `file` its share of libraries and programs, `store` its share of what Ray keeps in shared
+Each figure is the most that a process held at any of the moments when it was measured, from /proc/PID/smaps_rollup:
+`anon` is its own memory, `file` its share of libraries and programs, `store` its share of what Ray keeps in shared
 memory (Pss: a page that n processes use counts 1/n in each). The driver's most is that of making the data. Two
 populations of the same data, one of fewer and one of more clients, show what a client costs.
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def train(engine: str, clients: int, rounds: int, workers: int, out: str) -> None:
-    """In a process of its own: one run, then what it was about on stdout."""
+    """Run once in a process of its own, and print what the run was about."""
     from fedmlh.config import Config
     from fedmlh.data.source import open_dataset
     from fedmlh.engines.local import live_in_process
@@ -54,7 +54,7 @@ def train(engine: str, clients: int, rounds: int, workers: int, out: str) -> Non
 
 
 def descendants(root: int) -> list[int]:
-    """A process and all that it has started, by their parents' numbers."""
+    """Return a process and all processes that it has started, by their parents' numbers."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -68,7 +68,7 @@ def descendants(root: int) -> list[int]:
 
 
 def look(process: int | str) -> tuple[str, dict[str, int]] | None:
-    """What kind of process it is and what it holds, in bytes."""
+    """Return what kind of process it is, and what it holds in bytes."""
     folder = Path("/proc") / str(process)
     try:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -80,7 +80,7 @@ def look(process: int | str) -> tuple[str, dict[str, int]] | None:
 
 
 def measure(engine: str, clients: int, rounds: int, workers: int, out: Path) -> dict:
-    """The most that each process of a run held, and what the run gave."""
+    """Return the most that each process of a run held, and the results of the run."""
     command = [sys.executable, __file__, "--child", engine, "--out", str(out)]
     command += ["--clients", str(clients), "--rounds", str(rounds), "--workers", str(workers)]
     peaks: dict[tuple[str, int], dict[str, int]] = {}
@@ -101,7 +101,7 @@ def measure(engine: str, clients: int, rounds: int, workers: int, out: Path) -> 
 
 
 def main() -> None:
-    """Both engines, few clients and many."""
+    """Measure both engines, with few clients and with many."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -123,8 +123,8 @@ def main() -> None:
                 found = measure(engine, clients, args.rounds, args.workers, Path(place) / f"{engine}-{clients}")
                 models[engine] = [found[name] for name in ("model", "precision", "bytes_up", "bytes_down")]
                 print(
-                    f"{engine}, {clients:,} clients, 50 a round: data {found['data_bytes'] / MIB:.0f} MiB, "
-                    f"model {found['model_bytes'] / MIB:.1f} MiB, {found['seconds_per_round']:.2f} s a round"
+                    f"{engine}, {clients:,} clients, 50 per round: data {found['data_bytes'] / MIB:.0f} MiB, "
+                    f"model {found['model_bytes'] / MIB:.1f} MiB, {found['seconds_per_round']:.2f} s per round"
                 )
                 groups: dict[str, list[dict[str, int]]] = {}
                 for (kind, _), values in sorted(found["peaks"].items()):

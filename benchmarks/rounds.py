@@ -1,4 +1,4 @@
-"""A round's local training against what people write by hand, side by side in one run.
+"""A round's local training compared with what people write by hand, side by side in one run.
 
     python benchmarks/rounds.py [SHAPE …] [--repeats 5]
 
@@ -6,7 +6,7 @@ Every contestant trains the same S = 4 clients for E = 5 epochs on the same poin
 BCE over all R tables, on all cores of this machine, and must reach the same loss:
 
 - product: `LocalClients.exchange`'s way: clients side by side, one thread each, the compiled loop;
-- plain: (a) one nn.Module a table, torch.optim.Adam, `toarray` a batch, clients one after the other;
+- plain: (a) one nn.Module per table, torch.optim.Adam, `toarray` per batch, clients one after the other;
 - best easy: (b) the same with the input made dense once and fused Adam.
 """
 
@@ -31,7 +31,7 @@ from fedmlh.model.stack import Stack
 from fedmlh.model.threads import one_thread
 
 CLIENTS, BATCH, RATE, EPOCHS = 4, 100, 1e-3, 5
-#: feature_dim, hidden sizes, R, B, nonzeros a point (hashed), positive buckets a point and table, points a client
+#: feature_dim, hidden sizes, R, B, nonzeros per point (hashed), positive buckets per point and table, points per client
 SHAPES: dict[str, tuple[int, tuple[int, ...], int, int, int, int, int]] = {
     "eurlex-4k": (300, (150, 150), 4, 250, 22, 6, 1500),
     "wiki10-31k": (5000, (500, 500), 4, 1000, 90, 18, 500),
@@ -44,7 +44,7 @@ SHAPES: dict[str, tuple[int, tuple[int, ...], int, int, int, int, int]] = {
 
 
 def make_shard(rng: np.random.Generator, shape: tuple[int, tuple[int, ...], int, int, int, int, int]) -> HashedShard:
-    """Points with exactly the stated numbers of nonzeros and positives, word frequencies falling like 1 / rank."""
+    """Make points with exactly the given numbers of nonzeros and positives, and word frequencies like 1 / rank."""
     dim, _, tables, outputs, nonzeros, positives, points = shape
     return HashedShard(
         (draw(rng, points, dim, nonzeros),), tuple(draw(rng, points, outputs, positives) for _ in range(tables))
@@ -52,8 +52,8 @@ def make_shard(rng: np.random.Generator, shape: tuple[int, tuple[int, ...], int,
 
 
 def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_matrix:
-    """Rows of `count` different columns each, column c drawn with weight 1 / (c + 1)."""
-    # Gumbel top-k: `count` different columns a row, drawn with weights 1 / rank.
+    """Draw rows of `count` different columns each; column c has the weight 1 / (c + 1)."""
+    # Gumbel top-k: `count` different columns per row, drawn with weights 1 / rank.
     keys = -np.log(np.arange(1, width + 1)) + rng.gumbel(size=(points, width))
     columns = np.sort(np.argpartition(-keys, count, axis=1)[:, :count], axis=1)
     data = np.full(columns.size, 1 / np.sqrt(count), np.float32)
@@ -61,7 +61,7 @@ def draw(rng: np.random.Generator, points: int, width: int, count: int) -> csr_m
 
 
 def run_product(stack: Stack, start: torch.Tensor, shards: list[HashedShard]) -> float:
-    """All clients side by side; the mean loss."""
+    """Train all clients side by side; return the mean loss."""
     orders = [draw_orders(number, len(shard)) for number, shard in enumerate(shards)]
     return float(np.mean([loss for _, loss in train_clients(stack, start, shards, orders)]))
 
@@ -69,7 +69,7 @@ def run_product(stack: Stack, start: torch.Tensor, shards: list[HashedShard]) ->
 def train_clients(
     stack: Stack, start: torch.Tensor, shards: list[HashedShard], orders: list[np.ndarray]
 ) -> list[tuple[torch.Tensor, float]]:
-    """Each client's model and loss after the epochs whose orders [E, n] are given."""
+    """Return each client's model and loss after the epochs of the given orders [E, n]."""
 
     def work(number: int) -> tuple[torch.Tensor, float]:
         recipe = Recipe("bce", "adam", RATE, len(orders[number]), BATCH)
@@ -80,13 +80,13 @@ def train_clients(
 
 
 def draw_orders(client: int, points: int) -> np.ndarray:
-    """The order of a client's points in each epoch.  # [E, n]"""
+    """Draw the order of a client's points in each epoch.  # [E, n]"""
     rng = np.random.default_rng(client)
     return np.stack([rng.permutation(points) for _ in range(EPOCHS)])
 
 
 def run_modules(stack: Stack, start: torch.Tensor, shards: list[HashedShard], *, easy: bool) -> float:
-    """The loop that people write; `easy`: dense input made beforehand, fused optimizer."""
+    """Train with the loop that people write; `easy`: dense input made beforehand, fused optimizer."""
     losses = []
     for number, shard in enumerate(shards):
         orders = draw_orders(number, len(shard))
@@ -114,7 +114,7 @@ DENSE: dict[int, torch.Tensor] = {}
 
 
 def make_module(stack: Stack, start: torch.Tensor, table: int) -> nn.Sequential:
-    """One table of the stack as a module of its own."""
+    """Return one table of the stack as its own module."""
     views = stack.views(start)
     layers: list[nn.Module] = []
     for weight, bias in zip(views[::2], views[1::2], strict=True):
@@ -127,7 +127,7 @@ def make_module(stack: Stack, start: torch.Tensor, table: int) -> nn.Sequential:
 
 
 def measure(name: str, repeats: int) -> dict[str, object]:
-    """Median seconds a round of each contestant, taken in turns."""
+    """Return the median seconds per round of each contestant, measured in turns."""
     shape = SHAPES[name]
     dim, hidden, tables, outputs = shape[:4]
     stack = Stack(tables, dim, hidden, outputs)
@@ -161,7 +161,7 @@ def measure(name: str, repeats: int) -> dict[str, object]:
 
 
 def describe_machine() -> str:
-    """Where the figures come from."""
+    """Return the machine on which the figures were measured."""
     return (
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     )

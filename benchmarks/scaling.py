@@ -21,7 +21,7 @@ SMALL = {"hidden_sizes": [150, 150], "num_tables": 4, "num_buckets": 250, "featu
 
 
 def child(settings: dict[str, object], workers: int | None) -> None:
-    """One measured run; prints its figures as JSON."""
+    """Run once, measure, and print the figures as JSON."""
     import time
 
     import torch  # noqa: F401
@@ -78,7 +78,7 @@ def child(settings: dict[str, object], workers: int | None) -> None:
 
 
 def measure(workers: int | None = None, cache: str | None = None, **settings: object) -> dict[str, float]:
-    """The figures of one run in a process of its own."""
+    """Return the figures of one run in its own process."""
     settings = {"points": 15000, "features": 5000, "labels": 4000, **SMALL, **settings}
     environment = {**os.environ, **({"NUMBA_CACHE_DIR": cache} if cache else {})}
     arguments = [sys.executable, __file__, "--child", json.dumps(settings), "--workers", str(workers or 0)]
@@ -88,7 +88,7 @@ def measure(workers: int | None = None, cache: str | None = None, **settings: ob
 
 
 def main() -> None:
-    """All figures, as a table on the screen and as JSON."""
+    """Show all figures, as a table on the screen and as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--child")
     parser.add_argument("--workers", type=int, default=0)

@@ -1,9 +1,9 @@
-"""Central training (one client) on a published split: search on validation, then test the winner once a seed.
+"""Central training (one client) on a published split: search on validation, then test the winner once per seed.
 
     python experiments/central_search.py DATA_FOLDER OUT.json
 
 Every candidate is trained on the same training points and judged on the same validation points; the test part is
-read only for the winner. What an earlier call has finished lies beside OUT.json until all is done.
+read only for the winner. Results of an earlier call are kept beside OUT.json until all is done.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How many numbers of a table honest sums put into a byte, which bounds what the server lays out for a message.
+"""How many numbers of a table honest sums put into a byte; this bounds the memory that the server uses for a message.
 
 python experiments/claims.py DATA_FOLDER...
 """
@@ -26,7 +26,7 @@ HEAD, COUNT = 25, 4
 
 
 def measure(folder: Path) -> list[str]:
-    """Return for clients of so many points the most numbers per byte, and of how many numbers that was."""
+    """Return the most numbers per byte over clients of several sizes, and how many numbers these were."""
     train = load_training(folder)
     (points, num_features), num_labels = train.X.shape, train.Y.shape[1]
     task = Task(Config.load("one-round").replace(sizes="given", label_map="identity"), num_features, num_labels)
@@ -47,7 +47,7 @@ def measure(folder: Path) -> list[str]:
 def list_claims(sums: Sums, bits: int) -> list[tuple[float, int]]:
     """Return every claim that a message with these sums makes: numbers per byte that is still to come, and numbers.
 
-    A table claims bands of rows, of which it says how many cells are filled, and then these cells.
+    A table claims bands of rows; for each band it gives the number of filled cells, and then these cells.
     """
     slots, labels = (int(np.count_nonzero(present)) for present in (sums.diagonal, sums.counts(bits)))
     products, crossed = sums.gram[1:, 1:].nnz - slots, sums.cross[1:].nnz
@@ -68,7 +68,7 @@ def list_claims(sums: Sums, bits: int) -> list[tuple[float, int]]:
 
 
 def skip(rest: memoryview, lists: int = 1) -> memoryview:
-    """Return what follows so many lists of numbers, each behind its length in bytes (LEB128)."""
+    """Return what follows `lists` lists of numbers, each behind its length in bytes (LEB128)."""
     for _ in range(lists):
         width = 1 + next(at for at, byte in enumerate(rest) if byte < 128)
         rest = rest[width + sum((byte & 127) << 7 * at for at, byte in enumerate(rest[:width])) :]

@@ -3,7 +3,7 @@
 python experiments/clipping.py ROOT RESULT.json [--jobs 2]     ROOT holds the data sets' folders
 python experiments/clipping.py --table RESULT.json
 
-What RESULT.json holds is not run again.
+Runs that RESULT.json holds are not repeated.
 """
 
 import json
@@ -53,7 +53,7 @@ RUNS: dict[str, tuple[str, str, Settings]] = {
 
 
 def measure(data: str, preset: str, settings: Settings) -> dict[str, Any]:
-    """Run 12 rounds and count what was scaled down or refused."""
+    """Run 12 rounds, and count the updates that were scaled down or refused."""
     config = fedmlh.Config.load(preset).replace(training="rounds", data=data, rounds=12, device="cpu", **settings)
     _, records = train(config, data)
     factors = [entry["factor"] for record in records for entry in record["clipped"]]
@@ -76,7 +76,7 @@ def show(result: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure all and keep it, or show what was kept."""
+    """Measure all and keep the results, or show kept results."""
     parser = make_parser(__doc__)
     parser.add_argument("root", type=Path, nargs="?")
     parser.add_argument("out", type=Path, nargs="?")

@@ -14,7 +14,7 @@ from script import Rows, make_parser, run_missing, table, train
 from fedmlh import Config
 from fedmlh.runs.jobs import Job
 
-#: What the others are compared with.
+#: The codec with which others are compared.
 BASE = "int4+zlib"
 #: K, S, algorithm, MiB of the model, seeds, codecs.
 SETTINGS = (
@@ -60,7 +60,7 @@ def show(rows: list[dict[str, Any]]) -> str:
 
 
 def measure(data: str, key: dict[str, Any]) -> dict[str, Any]:
-    """One run: MiB sent in all and after each round, P@1 on validation after each round, P@1/3/5 on test."""
+    """Run once; return MiB sent in total and after each round, P@1 on validation after each round, P@1/3/5 on test."""
     config = Config.load("recommended").replace(
         training="rounds",
         data=data,
@@ -90,7 +90,7 @@ def measure(data: str, key: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(curve: list[float], level: float) -> int:
-    """The first round that reaches a level, else the last one."""
+    """Return the first round that reaches a level, else the last one."""
     return next((number for number, value in enumerate(curve) if value >= level), len(curve) - 1)
 
 

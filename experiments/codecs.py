@@ -1,6 +1,6 @@
-"""What each codec makes of one real update: python experiments/codecs.py DATA experiments/results/codecs.json
+"""What each codec does to one real update: python experiments/codecs.py DATA experiments/results/codecs.json
 
-The update is that of the first client in round 3, with the preset eurlex-4k, softmax and a feature map a table.
+The update is that of the first client in round 3, with the preset eurlex-4k, softmax and a feature map per table.
 """
 
 import sys
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def find_update(data: str) -> Tensor:
-    """Return the change of the model that a client sends, as it is."""
+    """Return the change of the model that a client sends, before encoding."""
     config = Config.load("eurlex-4k").replace(
         data=data, rounds=ROUND, loss="softmax", feature_map="per-table", learning_rate=0.003, device="cpu"
     )
@@ -63,7 +63,7 @@ def find_update(data: str) -> Tensor:
 
 
 def measure(name: str, change: Tensor) -> dict[str, object]:
-    """One codec on one vector."""
+    """Measure one codec on one vector."""
     codec, total, sizes, spent = make_codec(name), torch.zeros(len(change)), [], [0.0, 0.0]
     for draw in range(DRAWS):
         started = time.perf_counter()

@@ -10,7 +10,7 @@ from fedmlh.runs.jobs import describe_machine
 
 
 def main() -> None:
-    """Gather summary.json of every run in the folder, with what made them."""
+    """Gather summary.json of every run in the folder, with the machine that made them."""
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))]
     for run in runs:

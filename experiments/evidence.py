@@ -1,18 +1,18 @@
-"""What `recommended` gives beside other methods, on test, all points dealt out, every byte counted both ways.
+"""`recommended` and other methods on test: every point goes to one client, and every byte is counted, both ways.
 
     python experiments/evidence.py OUT.jsonl DATA_FOLDER... --stage sets|alone|tuned|grid|many|parts|changes
         [--seeds 3] [--jobs 12] [--device cuda] [--minutes M]
 
-sets: every method on every set. alone: a linear model in closed form for each of 10 clients by itself, tested on the
-whole test part, and all of them averaged. tuned: what `fedmlh tune` found for networks with hashed labels and for
+sets: every method on every set. alone: a linear model in closed form for each of 10 clients alone, tested on the whole
+test part, and the average of all these models. tuned: what `fedmlh tune` found for networks with hashed labels and for
 FedAvg (results/evidence/searches). grid: partitions and numbers of clients, networks of a quarter of the default's
 bytes. many: `recommended` with 1,000 clients. parts: what label hashing, feature hashing, an ensemble and the loss
 give, in a federation and on pooled data, all with models of the same bytes, a quarter of the default's. changes: the
 networks of `recommended`, of a quarter of its bytes, with one setting changed.
 
 Rounds are selected on validation. Test figures are written for every round, so that methods can be compared at equal
-bytes: at the round that validation would have selected among those that the bytes allow. A line per run is added to
-OUT.jsonl as it ends, and what the file already holds is not run again.
+bytes: at the round that validation would have selected among those that the bytes allow. Each run adds a
+line to OUT.jsonl when it ends; runs that the file holds are not repeated.
 """
 
 import math
@@ -60,7 +60,7 @@ METHODS: dict[str, Settings] = {
 #: The paper's set-up, with its sizes for the data set of about this many labels.
 PAPER = {"FedMLH, paper": "fedmlh", "FedAvg, paper": "fedavg"}
 PAPER_PRESETS = ((10_000, "eurlex-4k"), (math.inf, "wiki10-31k"))
-#: Settings that `fedmlh tune` found, by the labels that it was asked for.
+#: Settings that `fedmlh tune` found, by the kind of labels that it searched.
 TUNED = {"networks, tuned": "hashed", "FedAvg, tuned": "identity"}
 SEARCHES = Path(__file__).parent / "results" / "evidence" / "searches"
 #: Partition, clients, and how many of them a round asks.
@@ -91,7 +91,7 @@ PARTS: dict[str, Settings] = {
     "ensemble, both hashed, one feature map": {**IN_ROUNDS, "feature_map": "shared"},
     "ensemble, both hashed, BCE": {**IN_ROUNDS, "loss": "bce", "loss_tau": 0.0},
 }
-#: A setting changed; steps are relative to the rule's.
+#: One changed setting each; learning rates are relative to the rule's.
 CHANGES: dict[str, Settings] = {
     "as they are": {},
     "BCE": {"loss": "bce", "loss_tau": 0.0},
@@ -107,14 +107,14 @@ CHANGES: dict[str, Settings] = {
     "half the step": {"step": 0.5},
     "twice the step": {"step": 2.0},
     "a step that does not fall": {"learning_rate_decay": 1.0},
-    # BCE is a mean over buckets, so a gradient is small and a step of SGD large.
+    # BCE is a mean over buckets: gradients are small, so SGD needs a large learning rate.
     "SGD, step 300": {"optimizer": "sgd", "learning_rate": 300.0},
     "2 epochs": {"local_epochs": 2},
     "no average of models": {"model_average": 0.0},
     "average of models 0.8": {"model_average": 0.8},
     "weighted by points": {"weighting": "examples"},
     "FedProx, μ 1e-5": {"prox_mu": 1e-5},
-    # Its controls outgrow the bound within five rounds, at this step.
+    # At this learning rate, its controls exceed the bound within five rounds.
     "SCAFFOLD, no bound": {"correction": "scaffold", "clip": "off"},
     "5 % shared points": {"shared_fraction": 0.05},
     "server momentum 0.5": {"server_optimizer": "momentum", "server_momentum": 0.5},
@@ -167,7 +167,7 @@ def list_jobs(stage: str, folders: list[str], seeds: int, device: str) -> Iterat
 
 
 def configure(folder: str, settings: Settings) -> fedmlh.Config:
-    """Return the settings of a run, all choices made."""
+    """Return the settings of a run, with all choices made."""
     dataset, settings = load(folder), dict(settings)
     if "tuned" in settings:
         return fedmlh.Config.load(SEARCHES / f"{Path(folder).name}-{settings['tuned']}.toml")
@@ -193,7 +193,7 @@ def configure(folder: str, settings: Settings) -> fedmlh.Config:
 
 
 def measure(folder: str, settings: Settings, seed: int, device: str) -> dict[str, Any]:
-    """Train as these settings say."""
+    """Train with these settings."""
     config = configure(folder, settings).replace(seed=seed, device=device, test_every_round=True)
     began = time.perf_counter()
     summary, records = train(config, folder)
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after this many minutes")
     arguments = parser.parse_args()
     jobs = list_jobs(arguments.stage, arguments.data, arguments.seeds, arguments.device)
     wanted = (job for job in jobs if not arguments.only or job.key["job"][1] in arguments.only)

@@ -1,12 +1,11 @@
-"""Tables and the picture of what evidence.py measured, beside the central trees of central/plt.py.
+"""Tables and a picture of the results of evidence.py, beside the central trees of central/plt.py.
 
     python experiments/evidence_tables.py [--page docs/evidence.md] [--plot experiments/results/evidence/bytes.svg]
 
 Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval; since seeds
-are few, the spread of differences is pooled over all rows of a table. At equal bytes: so many as the networks of
-`recommended` (in the grid: those of a quarter of its bytes) send until their best round, or a quarter of them, both
-ways and added up. Either side is tested with the size of model and at the round that validation selects among those
-that keep to these bytes.
+are few, the spread of differences is pooled over all rows of a table. Equal bytes are the bytes that the networks of
+`recommended` (in the grid: networks of a quarter of its bytes) send until their best round, both ways added up, or a
+quarter of these bytes. Each side is tested with the model size and at the round that validation selects within them.
 """
 
 import argparse
@@ -35,7 +34,7 @@ SETS = {
 }
 METHODS = ("recommended", "one round", "networks", "FedAvg", "FedMLH, paper", "FedAvg, paper")
 BINS = ("1-5", "6-20", "21-100", "101+")
-#: Models of several sizes, of which validation selects one for so many bytes.
+#: Models of several sizes; validation selects one of them for given bytes.
 ALL_SIZES = ("FedAvg", "FedAvg, larger", "FedAvg, half", "FedAvg, a quarter")
 OUR_SIZES = ("networks", "networks, half", "networks, a quarter")
 
@@ -56,7 +55,7 @@ def read_trees() -> dict[str, list[Run]]:
 
 
 def pick(runs: Iterable[Run], most: float) -> Run | None:
-    """Return the round of these runs of one seed that validation selects within so many bytes."""
+    """Return the round of these runs of one seed that validation selects within these bytes."""
     best: Run | None = None
     for run in runs:
         sent = 0
@@ -101,12 +100,12 @@ class Sets:
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """Data sets and cells, in the order in which they were measured."""
+        """Return data sets and cells, in the order in which they were measured."""
         return list(dict.fromkeys((data, cell) for data, cell, _ in self.runs))
 
     @property
     def methods(self) -> list[str]:
-        """Methods, in the order in which they were measured."""
+        """Return methods, in the order in which they were measured."""
         return list(dict.fromkeys(method for _, _, method in self.runs))
 
     def get(self, data: str, method: str, cell: str = "") -> dict[int, Run]:
@@ -115,7 +114,7 @@ class Sets:
 
 
 def show_headline(sets: Sets, alone: list[Run], central: dict[str, list[Run]]) -> str:
-    """What a user gets, in one table."""
+    """Write what a user gets, in one table."""
     rows = []
     for data, name in SETS.items():
         clients = [client for run in alone if run["job"][0] == data for client in run["clients"].values()]
@@ -130,7 +129,7 @@ def show_headline(sets: Sets, alone: list[Run], central: dict[str, list[Run]]) -
 
 
 def show_accuracy(sets: Sets, central: dict[str, list[Run]]) -> str:
-    """Every method at its best round, beside the central tree."""
+    """Write every method at its best round, beside the central tree."""
     rows = []
     for data, _ in sets.places:
         trees = [mean_of(run["precision"]) for run in central[data]]
@@ -145,7 +144,7 @@ def show_accuracy(sets: Sets, central: dict[str, list[Run]]) -> str:
 
 
 def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
-    """P@k, PSP@k, macro recall and recall by frequency."""
+    """Write P@k, PSP@k, macro recall and recall by frequency."""
     rows = []
     for data, _ in sets.places:
         for method in dict.fromkeys([*METHODS, *sets.methods]):
@@ -191,7 +190,7 @@ def show_details(sets: Sets, central: dict[str, list[Run]]) -> str:
 
 
 def show_equal_bytes(sets: Sets, share: float) -> str:
-    """Networks against FedAvg, both of whatever size, at a share of the bytes of the networks until their best."""
+    """Write networks against FedAvg, each of any size, at a share of the bytes of the networks until their best."""
     rows, gaps = [], []
     for data, cell in sets.places:
         found = []
@@ -218,7 +217,7 @@ def show_equal_bytes(sets: Sets, share: float) -> str:
 
 
 def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
-    """Bytes until the server has a model with 95 % of the central tree's P@1 on test."""
+    """Write the bytes until the server has a model with 95 % of the central tree's P@1 on test."""
 
     def bytes_to(run: Run, level: float) -> tuple[float, float] | None:
         up = down = 0.0
@@ -255,7 +254,7 @@ def show_bytes_to(sets: Sets, central: dict[str, list[Run]]) -> str:
 
 
 def show_alone(alone: list[Run], sets: Sets) -> str:
-    """What a client has by itself, all of them averaged, and what joining gives, by frequency."""
+    """Write what a client reaches alone, the average of all clients, and the gain of joining, by frequency."""
     rows = []
     for data in dict.fromkeys(run["job"][0] for run in alone):
         runs = [run for run in alone if run["job"][0] == data]
@@ -275,7 +274,7 @@ def show_alone(alone: list[Run], sets: Sets) -> str:
 
 
 def show_cells(sets: Sets) -> str:
-    """Mean of P@k of every method in every cell."""
+    """Write the mean of P@k of every method in every cell."""
     rows = [
         [
             SETS[data],
@@ -291,7 +290,7 @@ def show_cells(sets: Sets) -> str:
 
 
 def show_tuned(tuned: Sets, sets: Sets) -> str:
-    """Networks and FedAvg as the rules size them and as a search did, and tuned ones at equal bytes."""
+    """Write networks and FedAvg as the rules size them and as a search did, and the tuned ones at equal bytes."""
     rows, gaps = [], []
     for data, _ in tuned.places:
         found = {name: tuned.get(data, f"{name}, tuned") for name in ("networks", "FedAvg")}
@@ -317,7 +316,7 @@ def show_tuned(tuned: Sets, sets: Sets) -> str:
 
 
 def show_changes(changes: Sets) -> str:
-    """What one setting changed does to P@k and to the bytes until the best round."""
+    """Write what one changed setting does to P@k and to the bytes until the best round."""
     ((data, _),) = changes.places
     base = changes.get(data, "as they are")
     rows, gaps = [], []

@@ -1,8 +1,8 @@
 """Whether error feedback would help the integer codecs: python experiments/feedback.py DATA OUT.json [--seeds 3]
 
-`recommended` at the size of the paper's model, each codec on the updates, as it is and with what rounding left out kept
-by the client and added to its next update. Figures are of the validation part, at its best round. What an earlier call
-has finished lies beside OUT.json until all is done.
+The preset `recommended` at the size of the paper's model. Each codec encodes updates as it is, and with feedback: the
+client keeps what rounding left out, and adds it to its next update. Figures are of the validation part, at its best
+round. Results of an earlier call are kept beside OUT.json until all is done.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class RememberingClient:
-    """A client that adds to an update what rounding left out of its last one that counted."""
+    """A client that adds to an update what rounding left out of its last accepted update."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -48,7 +48,7 @@ class RememberingClient:
         work = self.client.accept(self.client.read(broadcast), memory)
         trained, loss = train_shard(self.client.task.stack, work.model, work.shard, work.recipe, work.orders)
         change = trained - work.model + work.kept.get("residual", torch.zeros(()))
-        # As an update of zeros, which adds no rounding of its own.
+        # Like an update of zeros, which adds no rounding.
         reply, memory = self.client.reply(replace(work, model=torch.zeros_like(change)), change, loss)
         header, payload = unpack(UpdateHeader, reply, len(reply))
         went = self.codec.decode(payload, len(change), update_draws(work.header.seed, header))
@@ -57,11 +57,11 @@ class RememberingClient:
 
 @contextmanager
 def live_with_feedback(population: Population, workers: int | None) -> Iterator[LocalClients]:
-    """Let clients that remember live in this process."""
+    """Run clients that remember in this process."""
     yield LocalClients({n: RememberingClient(population.client(n)) for n in population.shards}, workers or 1)
 
 
-#: What is compared, and the engine of each.
+#: The two ways that are compared, with their engines.
 WAYS = {"as it is": live_in_process, "with feedback": live_with_feedback}
 
 
@@ -73,7 +73,7 @@ def measure(data: str, codec: str, way: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure all and print the differences, seed by seed."""
+    """Measure all, and print the differences seed by seed."""
     parser = make_parser(__doc__)
     parser.add_argument("data")
     parser.add_argument("out", type=Path)

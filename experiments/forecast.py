@@ -1,4 +1,4 @@
-"""How far `fedmlh plan` is off for one round: bytes that it foresees, over bytes that runs have counted.
+"""How far `fedmlh plan` is off for one round: bytes that it foresees, divided by bytes that runs have counted.
 
 python experiments/forecast.py experiments/results/one-round.json DATA_FOLDER...
 """

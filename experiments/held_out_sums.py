@@ -1,10 +1,10 @@
-"""λ chosen on the server's validation points, and from held-out sums where the server has none.
+"""λ chosen on the server's validation points, or from held-out sums if the server has no points.
 
 python experiments/held_out_sums.py OUT.json DATA_FOLDER...
 python experiments/held_out_sums.py --table OUT.json
 
-10 clients, iid, seed 0; nothing is set but where λ comes from. Without validation points the power of counts is 0.05.
-What OUT.json holds is not run again.
+10 clients, iid, seed 0; only the source of λ is set. Without validation points the power of counts is 0.05.
+Runs that OUT.json holds are not repeated.
 """
 
 import json
@@ -42,11 +42,11 @@ class Sets:
         self.sets: dict[str, dict[str, Found]] = json.loads(path.read_text()) if path.exists() else {}
 
     def find(self, job: Job) -> Found | None:
-        """Return what is known of a way."""
+        """Return the result of a way, if it is known."""
         return self.sets.get(job.key["data"], {}).get(job.key["way"])
 
     def keep(self, job: Job, found: Found) -> None:
-        """Add a way."""
+        """Add the result of a way."""
         self.sets.setdefault(job.key["data"], {})[job.key["way"]] = found
         write(self.path, self.sets)
 
@@ -72,7 +72,7 @@ def show(result: dict[str, dict[str, Found]]) -> str:
 
 
 def main() -> None:
-    """Measure what was asked for and keep it, or show what was kept."""
+    """Measure what is asked for and keep it, or show kept results."""
     parser = make_parser(__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")

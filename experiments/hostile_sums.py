@@ -1,10 +1,10 @@
-"""What one site of ten can do to one round with sums that pass every check.
+"""What one site of ten can do to training in one round with sums that pass every check.
 
 python experiments/hostile_sums.py DATA_FOLDER OUT.json [--attacks NAME ...]
 python experiments/hostile_sums.py --table OUT.json
 
-The site's sums keep to all bounds: as many points as it has, squares and products that points of length 1 can have.
-What OUT.json holds is not run again.
+The site's sums respect all bounds: the number of its points, and squares and products that points of length 1 can have.
+Runs that OUT.json holds are not repeated.
 """
 
 import json
@@ -31,7 +31,7 @@ COMMON = {"partition": "iid", "num_clients": 10, "device": "cpu"}
 
 
 def scale(sums: Sums, factor: int, sign: int) -> Sums:
-    """Return the sums of points whose features are so many times as large, and whose labels count for or against."""
+    """Return the sums of points with features `factor` times as large, whose labels count for or against."""
     slots = diags_array(np.array([1] + [factor] * sums.num_slots), dtype=np.int64)
     cross = slots @ sums.cross
     turned = diags_array(np.array([1] + [sign] * sums.num_slots), dtype=np.int64) @ cross
@@ -39,7 +39,7 @@ def scale(sums: Sums, factor: int, sign: int) -> Sums:
 
 
 def shuffle(sums: Sums) -> Sums:
-    """Give every label the points of another."""
+    """Give every label the points of another label."""
     order = np.random.default_rng(0).permutation(sums.cross.shape[1])
     return replace(sums, cross=csr_matrix(sums.cross[:, order]))
 
@@ -66,14 +66,14 @@ ATTACKS: dict[str, Callable[[Sums], Sums]] = {
 
 
 class HostileClients:
-    """Clients in this process, the first of which sends what an attack makes of its sums."""
+    """Clients in this process; the first one sends its sums after an attack has changed them."""
 
     def __init__(self, local: LocalClients, attack: Callable[[Sums], Sums], bits: int) -> None:
         self.local, self.attack, self.bits = local, attack, bits
         self.memories = local.memories
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
-        """Ask all, and change the sums of one."""
+        """Ask all clients, and change the sums of one."""
         for client, reply in self.local.exchange(sampled, outbox):
             if client == 0 and outbox.place[1] == 1 and isinstance(reply, bytes):
                 header, payload = unpack(StatisticsHeader, reply, len(reply))
@@ -84,7 +84,7 @@ class HostileClients:
 
 
 def measure(data: str, attack: str) -> dict[str, Any]:
-    """Run with one hostile site, and say what came of it."""
+    """Run with one hostile site, and return the results."""
     config = fedmlh.Config.load("one-round").replace(data=data, **COMMON)
 
     @contextmanager
@@ -107,7 +107,7 @@ def show(result: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure and keep, or show what was kept."""
+    """Measure and keep the results, or show kept results."""
     parser = make_parser(__doc__)
     parser.add_argument("data", nargs="?")
     parser.add_argument("out", type=Path, nargs="?")

@@ -1,12 +1,12 @@
-"""What the rules of networks would cost a data set that they were not fitted on.
+"""What the rules for networks would cost a data set on which they were not fitted.
 
     python experiments/leave_one_out.py explored.jsonl DATA_FOLDER...
 
 The runs of networks.py changed one choice at a time, with 16 MiB of model, on every set. Between two values of a choice
 the mean of P@k on validation is interpolated, and effects of choices add up. So the numbers of the rules (sizing.Rule)
 can be fitted to any sets. Of the values in a list, those within 0.15 points of the best in the mean are level, since
-every figure is one run; the fit takes the one in the middle of them. For every set: the rules that were fitted on the
-others, against the rules that were fitted on all and against those of the product.
+every figure is one run; the fit takes the one in the middle of them. For every set, the rules fitted on the other sets
+are compared with the rules fitted on all sets and with those of the product.
 """
 
 import math
@@ -26,7 +26,7 @@ import fedmlh
 from fedmlh.sizing import RULE, Rule, Shape, parameters_within
 
 BUDGET = 16 << 20
-#: What is fitted together, and the values that are tried.
+#: Numbers that are fitted together, and the values that are tried.
 CHOICES: list[dict[str, tuple[float, ...]]] = [
     {
         "roots": (6, 8, 10, 12, 16, 24),
@@ -36,7 +36,7 @@ CHOICES: list[dict[str, tuple[float, ...]]] = [
     {"inputs": (2.8, 3.5, 4.5, 5.5, 7, 9, 11)},
     {"least_tables": (4, 6, 8, 12, 16)},
 ]
-#: Points of P@k that may be chance.
+#: Percentage points of P@k that may be chance.
 LEVEL = 0.15
 
 
@@ -71,7 +71,7 @@ class Explored:
         return cls(Path(folder).name, shape, {name: sorted(found.items()) for name, found in points.items()})
 
     def gain(self, name: str, value: float) -> float:
-        """Return what a choice gives beside the usual one."""
+        """Return the gain of a choice compared with the usual one."""
         places, scores = zip(*self.curves[name], strict=True)
         scale: Callable[[Any], Any] = np.asarray if name == "tau" else np.log
         usual = float(getattr(HASHED, name))
@@ -79,7 +79,7 @@ class Explored:
         return float(here - there)
 
     def score(self, rule: Rule) -> float:
-        """Return what these rules would give, roughly."""
+        """Return roughly the score that these rules would give."""
         return dict(self.curves["tau"])[HASHED.tau] + sum(
             self.gain(name, value) for name, value in choose(rule, self.shape).items()
         )

@@ -1,15 +1,15 @@
-"""Candidates for the networks of `recommended`, and the rules that choose them, judged on validation alone.
+"""Candidates for the networks of `recommended`, and the rules that choose them, judged on validation only.
 
     python experiments/networks.py OUT.jsonl DATA_FOLDER... --stage NAME [--seeds 1] [--jobs 12] [--device cuda]
     python experiments/networks.py --table OUT.jsonl
 
-A candidate says how labels and features are mapped, how many tables there are, the budget and how clients train; the
-width of the hidden layer is what the budget leaves. Candidates showed which rules are worth a try. The stages `rules`,
-`alone`, `knee` and `tables` try rules as such (sizing.Rule), one number of the rules changed at a time.
-leave_one_out.py shows what the rules would cost a set that they were not fitted on.
+A candidate sets how labels and features are mapped, the number of tables, the budget and how clients train; the width
+of the hidden layer follows from the budget. Candidates showed which rules are worth a try. The stages `rules`, `alone`,
+`knee` and `tables` try rules themselves (sizing.Rule), with one number of the rules changed at a time.
+leave_one_out.py shows what the rules would cost a set on which they were not fitted.
 
-All points are dealt out (Dirichlet 0.3, K 10, S 4). A line per run is added to OUT.jsonl as it ends, and what the file
-already holds is not run again. Figures of the test part are dropped unread.
+Every point goes to one client (Dirichlet 0.3, K 10, S 4). Each run adds a line to OUT.jsonl when it ends; runs that the
+file holds are not repeated. Figures of the test part are dropped unread.
 """
 
 import math
@@ -38,7 +38,7 @@ class Candidate:
     budget: float = 16.0  # MiB
     tau: float = 0.5
     average: float = 0.5
-    rate: float = 1.0  # of what the width suggests
+    rate: float = 1.0  # times the learning rate that the width suggests
     decay: float = 1.0
     bias: str = "rare"
     weighting: str = "uniform"
@@ -49,7 +49,7 @@ class Candidate:
     sampled: int = 4
 
     def configure(self, shape: Shape) -> fedmlh.Config | None:
-        """Return the settings for such data; None where the budget leaves no network worth training."""
+        """Return the settings for this data; None if the budget leaves no network worth training."""
         outputs = shape.labels
         if self.labels == "hashed":
             outputs = min(shape.labels, max(32, round(self.root * math.sqrt(shape.labels))))
@@ -184,7 +184,7 @@ STAGES: dict[str, list[Candidate] | list[Change]] = {
         )
         for numbers in [parameters_within(int(budget * 2**20), shape.tables)]
     ],
-    # What costs least where a grid makes rows free that a client does not touch.
+    # What costs least if a grid makes rows free that a client does not touch.
     "rows": [
         replace(shape, budget=budget, rate=0.7, root=8.0)
         for budget in (4.0, 1.6)
@@ -223,7 +223,7 @@ def list_jobs(stage: str, folders: list[str], seeds: int, device: str) -> Iterat
 
 
 def measure(folder: str, config: fedmlh.Config) -> dict[str, Any]:
-    """Train as a candidate says; figures of the test part are dropped unread."""
+    """Train a candidate; figures of the test part are dropped unread."""
     began = time.perf_counter()
     summary, records = train(config, folder)
     return {
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after this many minutes")
     arguments = parser.parse_args()
     if arguments.table:
         print(show(Rows(arguments.table).rows))

@@ -1,10 +1,10 @@
-"""One round on several data sets: accuracy, bytes, and that neither the partition nor the clients change the model.
+"""One round on several data sets: accuracy, bytes, and that neither partition nor number of clients change the model.
 
 python experiments/one_round.py OUT.json DATA_FOLDER... [--device cuda] [--jobs 4]
 python experiments/one_round.py --table OUT.json --central experiments/results/central-plt.json
 
-λ and the power of counts are chosen on validation; nothing else is set. The same with points rounded to 12 bits. What
-OUT.json holds is not run again.
+λ and the power of counts are chosen on validation; nothing else is set. One variant rounds points to 12 bits. Runs
+that OUT.json holds are not repeated.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from script import load, make_parser, mean_of, run_missing, show_precision, tabl
 import fedmlh
 from fedmlh.runs.jobs import Found, Job, describe_machine
 
-#: The first of them is the one whose figures are shown.
+#: Variants; the figures of the first one are shown.
 VARIANTS: dict[str, dict[str, Any]] = {
     "K 10, iid": {"num_clients": 10, "partition": "iid"},
     "K 10, Dirichlet 0.05": {"num_clients": 10, "partition": "dirichlet", "dirichlet_alpha": 0.05},
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "K 100, Dirichlet 0.05": {"num_clients": 100, "partition": "dirichlet", "dirichlet_alpha": 0.05},
     "K 10, iid, 12 bits": {"num_clients": 10, "partition": "iid", "point_bits": 12},
 }
-#: Of these the weights are the same.
+#: Variants whose weights are the same.
 ALIKE = [variant for variant in VARIANTS if "bits" not in variant]
 _KEPT = (
     *("precision", "precision_infrequent", "psp", "validation", "bytes_up", "bytes_down", "seconds_per_round"),
@@ -58,7 +58,7 @@ def zip_data(data: str) -> dict[str, Any]:
     train, packed = load(data).train, io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, matrix in (("X", train.X), ("Y", train.Y)):
-            # As small as rows, columns and values are as they stand: gaps deflate better than places.
+            # Columns as gaps, which deflate better than places.
             gaps = np.diff(matrix.indices, prepend=0).astype(np.int32)
             for part, array in (("data", matrix.data), ("gaps", gaps), ("sizes", np.diff(matrix.indptr))):
                 archive.writestr(f"{name}.{part}", array.tobytes())
@@ -73,7 +73,7 @@ class Sets:
         self.sets: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def find(self, job: Job) -> Found | None:
-        """Return what is known of a run or of a data set."""
+        """Return the result of a run or of a data set, if it is known."""
         entry = self.sets.get(job.key["data"], {"runs": []})
         if "variant" not in job.key:
             return entry if "zip_bytes" in entry else None
@@ -120,7 +120,7 @@ def show(result: dict[str, Any], central: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure what was asked for and keep it, or show what was kept."""
+    """Measure what is asked for and keep it, or show kept results."""
     parser = make_parser(__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("data", nargs="*")

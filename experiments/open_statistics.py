@@ -1,9 +1,9 @@
-"""What the sums of a site give away: points that can be read off them word by word.
+"""What the sums of a site reveal: points that can be read from them word by word.
 
 python experiments/open_statistics.py DATA_FOLDER OUT.json [--clients 10 100] [--held-out]
 
-A label that one point of a site has gives away that point: its column of Σ x yᵀ is the point. No attack is needed.
-With --held-out, sites also send the sums over the points that they hold out, as where the server has no points.
+A label that only one point of a site has reveals that point: its column of Σ x yᵀ is the point. No attack is needed.
+With --held-out, sites also send the sums over the points that they hold out, as they do if the server has no points.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from fedmlh.oneround.sums import Sums
 
 
 def find_readable(X: csr_matrix, Y: csr_matrix) -> np.ndarray:
-    """Return which points have a label that no other one has, after checking that they are there."""
+    """Return which points have a label that no other point has, after checking that they can be read."""
     sums = Sums.of(X, Y)
     alone = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]) == 1)
     rows = Y.tocsc()[:, alone].indices

@@ -1,11 +1,11 @@
-"""What one poisoned site of ten costs, attack by attack: accuracy on test beside that of the same run without it.
+"""What one poisoned site of ten costs, attack by attack: accuracy on test beside that of the same run without attack.
 
 python experiments/poison.py --data DATA [--attacks NAME ...] [--seeds 0 1 2] [--clip auto off] [--jobs 2]
     --out RESULT.json
 python experiments/poison.py --table RESULT.json
 
-The site answers every round in which it is sampled. It knows the server's bound, and encodes what it likes. What
-RESULT.json holds is not run again.
+The site answers every round in which it is sampled. It knows the server's bound, and encodes any values. Runs that
+RESULT.json holds are not repeated.
 """
 
 import json
@@ -56,7 +56,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 class PoisonedClients:
-    """Clients in this process, one of which sends what an attack makes of its honest update."""
+    """Clients in this process; one sends its honest update after an attack has changed it."""
 
     def __init__(self, local: LocalClients, attack: Attack, poisoned: int) -> None:
         self.local = local
@@ -65,7 +65,7 @@ class PoisonedClients:
 
     @property
     def memories(self) -> dict[int, Memory]:
-        """What the clients keep."""
+        """Return what the clients keep."""
         return self.local.memories
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
@@ -85,7 +85,7 @@ class PoisonedClients:
 
 
 def poison(attack: str, client: int = 0) -> Any:
-    """Make an engine in which one client attacks."""
+    """Return an engine in which one client attacks."""
 
     @contextmanager
     def live(population: Population, workers: int | None) -> Iterator[PoisonedClients]:
@@ -111,7 +111,7 @@ def measure(data: str, attack: str, seed: int, clip: str) -> dict[str, Any]:
 
 
 def show(result: list[dict[str, Any]]) -> str:
-    """Write the table: mean and spread over seeds, the largest fall of P@1 of a seed, and P@1 without the bound."""
+    """Write the table: mean and spread over seeds, the largest fall of P@1 over seeds, and P@1 without the bound."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in sorted(result, key=lambda entry: entry["seed"]):
         found.setdefault((entry["attack"], entry["clip"]), []).append(entry)
@@ -134,7 +134,7 @@ def _mean(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure what was asked for and keep it, or show what was kept."""
+    """Measure what is asked for and keep it, or show kept results."""
     parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))

@@ -1,4 +1,4 @@
-"""What the scripts share: their options, jobs side by side, a run that leaves no folder, and tables."""
+"""What the scripts share: options, jobs side by side, a run that leaves no folder, and tables."""
 
 import argparse
 import json
@@ -21,28 +21,28 @@ load = cache(fedmlh.load)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with what every script of several jobs can be told."""
+    """Return a parser with the options of every script that runs several jobs."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, help="processes side by side; default: as cores and memory allow")
+    parser.add_argument("--jobs", type=int, help="number of processes; default: as many as cores and memory allow")
     return parser
 
 
 def run_missing(jobs: Iterable[Job], store: Store, arguments: argparse.Namespace) -> list[Found]:
-    """Return what each job has found, after running those that the store does not have.
+    """Return the result of each job, after running the jobs whose results are missing.
 
-    There is a line per job that ends. The script ends here if a job has failed, or time is over.
+    Each job that ends prints a line. The script ends here if a job has failed, or if time is over.
     """
     jobs = list(jobs)
     device, minutes = getattr(arguments, "device", "cpu"), getattr(arguments, "minutes", math.inf)
     processes = arguments.jobs or choose_processes(device)
     results = run_jobs(jobs, store, processes=processes, minutes=minutes, watch=tell)
     if results.missing:
-        raise SystemExit(f"{len(results.missing)} jobs are missing: give the same command again")
+        raise SystemExit(f"{len(results.missing)} jobs are missing: run the same command again")
     return [results.found[job.name] for job in jobs]
 
 
 def tell(job: Job, outcome: Found | str, done: float, total: float) -> None:
-    """Print what a job has found, or why it failed."""
+    """Print the result of a job, or why it failed."""
     if isinstance(outcome, str):
         outcome = f"failed: {outcome}"
     else:
@@ -61,7 +61,7 @@ def train(
 
 
 class Rows:
-    """Results as rows of one file, each behind the key of its job: a JSON list, or in a .jsonl file a line per row."""
+    """Results as rows of one file, each with the key of its job: a JSON list, or, in a .jsonl file, a line per row."""
 
     def __init__(self, path: Path) -> None:
         """Read what earlier calls have kept."""

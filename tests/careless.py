@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def careless() -> Iterator[None]:
-    """Ray closes neither the files nor the processes that it opens; what it drops in here is not complained of."""
+    """Ignore warnings: Ray closes neither the files nor the processes that it opens."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield

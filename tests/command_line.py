@@ -17,7 +17,7 @@ TINY = [
 
 
 def call(*arguments: object) -> int:
-    """Run a command in this process; its exit code."""
+    """Run a command in this process; return its exit code."""
     argv, sys.argv = sys.argv, ["fedmlh", *map(str, arguments)]
     try:
         cli.main()
@@ -29,23 +29,23 @@ def call(*arguments: object) -> int:
 
 
 def invoke(*arguments: object) -> tuple[int, str, str]:
-    """Run a command in this process; its exit code, standard output and standard error."""
+    """Run a command in this process; return its exit code, standard output and standard error."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = call(*arguments)
     return code, out.getvalue(), err.getvalue()
 
 
 def make_command(*arguments: object) -> list[str]:
-    """Give the words that run a command in a process of its own."""
+    """Return the words that run a command in a separate process."""
     return [sys.executable, "-m", "fedmlh", *map(str, arguments)]
 
 
 def call_apart(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Run a command in a process of its own, to its end."""
+    """Run a command in a separate process, to its end."""
     return subprocess.run(make_command(*arguments), capture_output=True, text=True, check=False)
 
 
 def start(log: Path, *arguments: object, **settings: str) -> "subprocess.Popen[bytes]":
-    """Start a command in a process of its own, which adds what it says to a log."""
+    """Start a command in a separate process, which adds its output to a log."""
     with log.open("ab") as file:
         return subprocess.Popen(make_command(*arguments), stdout=file, stderr=file, env=os.environ | settings)

@@ -30,6 +30,6 @@ def _own_parts() -> Iterator[None]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Matrices this small lose more to a second thread than they gain."""
+    """Train with one thread: matrices this small lose more to a second thread than they gain."""
     with threads.one_thread():
         yield

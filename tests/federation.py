@@ -1,4 +1,4 @@
-"""A server and five clients whose points follow laws of their own; replies may go wrong on the way."""
+"""A server and five clients whose points follow distributions of their own; replies may go wrong on the way."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ SMALL = Config(
 
 
 def draw_points(sizes, seed=0, *, d=D, p=P):
-    """Clients whose features and labels follow laws of their own."""
+    """Draw clients whose features and labels follow distributions of their own."""
     rng = np.random.default_rng(seed)
     for n in sizes:
         shift, favoured = rng.normal(size=d), rng.random(p) ** 3
@@ -58,7 +58,7 @@ class Federation:
 
     @property
     def memories(self):
-        """What the clients keep."""
+        """Return what the clients keep."""
         return self.local.memories
 
     def exchange(self, change=lambda attempt, client, reply: [reply]):
@@ -82,20 +82,20 @@ class Federation:
         return exchange
 
     def rounds(self, number, change=lambda attempt, client, reply: [reply]):
-        """Run so many rounds, and yield the report of each."""
+        """Run this many rounds, and yield the report of each."""
         for _ in range(number):
             self.state, report = self.server.run_round(self.state, self.exchange(change))
             yield report
 
     def run(self, number, state=None):
-        """Run so many rounds from a state, or from where the last round ended; the state after them."""
+        """Run this many rounds from a state, or from where the last round ended; return the state after them."""
         self.state = state or self.state
         for _ in self.rounds(number):
             pass
         return self.state
 
     def settled(self, client):
-        """What a client holds once it knows which of its updates was accepted."""
+        """Return what a client holds once it knows which of its updates was accepted."""
         memory = self.memories.get(client, Memory())
         return memory.settle(tuple(self.state.accepted.get(client, ())))
 

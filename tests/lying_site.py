@@ -25,7 +25,7 @@ CHUNK = 5 * 2**20
 
 
 def deflate(kind: type[Any], children: Iterable[str], body: bytes) -> tuple[str, bytes]:
-    """An object of Flower's with any content, and its name."""
+    """Return an object of Flower's with any content, and its name."""
     content = f"{kind.__qualname__} {','.join(children)} {len(body)}".encode() + b"\0" + body
     return hashlib.sha256(content).hexdigest(), content
 
@@ -35,7 +35,7 @@ class Reply:
     """The objects of a reply; chunks are made when they are sent, so that they need not lie in memory."""
 
     metadata: Metadata
-    blocks: list[bytes]  # of which each is repeated to make a chunk
+    blocks: list[bytes]  # each is repeated to make a chunk
     repeats: int = 1  # how often the array names all its chunks
     shape: list[int] = field(default_factory=list)
     chunk: int = CHUNK

@@ -46,7 +46,7 @@ DATA = open_dataset(BASE)
 
 
 def left(folder: Path) -> dict[str, Any]:
-    """All that a run leaves but for time, memory and rows of clients: the model, what was measured, who took part."""
+    """Return all that a run leaves, without time, memory and rows of clients: model, metrics, participation."""
     records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     summary = json.loads((folder / "summary.json").read_text())
     found = {f"metrics {record['round']} {key}": value for record in records for key, value in record.items()}
@@ -64,7 +64,7 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 def open_message(message: bytes) -> tuple[Any, ...]:
-    """What a message says, but for the name of its run, in which a simulation counts its data."""
+    """Return the content of a message, without the name of its run, in which a simulation counts its data."""
     header, payload = unpack(StatisticsHeader, message, len(message))
     return (*astuple(replace(header, run="")), bytes(payload))
 

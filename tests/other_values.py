@@ -12,13 +12,13 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "pooled": {"clients_per_round": 1, "quorum": 1},
     "budget_mib": {"sizes": "auto"},
 }
-#: Texts of which the type says nothing.
+#: Values of texts, about which their type says nothing.
 _TEXTS = {"name": "other", "data": "/elsewhere", "label_seeds": "paper", "feature_seeds": "paper"}
 _CODEC = "fp16"
 
 
 def change(config: Config, name: str) -> Config | None:
-    """Return the config with another value of a setting, and only of it where that is possible; None if none is."""
+    """Return the config with another value of a setting, if possible of this one alone; None if there is none."""
     setting, before = SETTINGS[name], getattr(config, name)
     for value in _propose(setting, before):
         try:

@@ -82,7 +82,7 @@ class Rehearsal:
 
     @contextmanager
     def running(self, lying: str = "", path: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """The command of the server, with all sites; one of them finds other modules first."""
+        """Run the server and all sites, and yield the server's process; one site finds other modules first."""
         with running(self.federation) as commands:
             start = commands.start()
             wait_for(lambda: (self.federation.server / "nodes.json").exists(), start)
@@ -99,12 +99,12 @@ class Rehearsal:
         return find_processes(variable, command=word)
 
     def find_clients(self, site: str) -> list[int]:
-        """The processes that answer messages: forked, so that their command is that of the one they come from."""
+        """Return the processes that answer messages: forked ones, with the command of their parent."""
         servers = set(self.find("forkserver", site))
         return [pid for pid in servers if find_parent(pid) in servers]
 
     def wait_for_training(self) -> tuple[str, int]:
-        """Wait until a site has just begun to work; which one, and the process that does."""
+        """Wait until a site has just begun to work; return which one, and its process."""
         sites = self.federation.agreement.sites
         before = {pid for site in sites for pid in self.find_clients(site)}
         end = time.monotonic() + PATIENCE
@@ -119,7 +119,7 @@ class Rehearsal:
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def check(self, start: subprocess.Popen[bytes]) -> list[dict[str, object]]:
-        """The run ends well and equals its replay; what it took down about refusals."""
+        """Check that the run ends well and equals its replay; return what it recorded about refusals."""
         assert start.wait(PATIENCE) == 0, (self.federation.path / "start.log").read_text()
         assert self.rounds() == self.federation.agreement.config.rounds
         assert replay_loopback(self.federation, self.data, self.federation.path / "replay")

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def average(updates, weights, max_weight=None):
-    """The average of these updates, in float32."""
+    """Return the average of these updates, in float32."""
     size = len(updates[0])
     total = Average(size, max_weight or sum(weights), CPU)
     for update, weight in zip(updates, weights, strict=True):
@@ -24,13 +24,13 @@ def average(updates, weights, max_weight=None):
 
 
 def draw_updates(rng, count, size=200):
-    """Float32 values of all magnitudes from 1e-8 to LIMIT, both signs."""
+    """Draw float32 values of all magnitudes from 1e-8 to LIMIT, of both signs."""
     exponents = rng.uniform(-8, np.log10(LIMIT), (count, size))
     return (10**exponents * rng.choice([-1, 1], (count, size))).astype(np.float32)
 
 
 def exact_mean(updates, weights):
-    """In rational numbers, rounded once."""
+    """Return the mean in rational numbers, rounded once."""
     columns = np.asarray(updates).T.tolist()
     total = sum(weights)
     return np.array([float(sum(Fraction(x) * w for x, w in zip(c, weights, strict=True)) / total) for c in columns])
@@ -42,7 +42,7 @@ def test_no_order_of_arrival_changes_a_bit(weights):
     orders = list(permutations(range(5)))
     results = {average(updates[list(o)], [weights[i] for i in o]).numpy().tobytes() for o in orders}
     assert len(results) == 1
-    # The same in float32 would not pass: the law is not empty on this data.
+    # The same in float32 would not pass: the property is not empty on this data.
     naive = {np.add.reduce(updates[list(o)] * np.float32(0.2)).tobytes() for o in orders}
     assert len(naive) > 1
 

@@ -88,14 +88,14 @@ SMALL = Config(
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that every account can reach, unlike pytest's own."""
+    """Yield a folder that every account can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
 
 
 def intrude(told: dict[str, Any]) -> dict[str, Any]:
-    """What the script intruder.py finds as another account."""
+    """Return what the script intruder.py finds as another account."""
     command = [sys.executable, HERE / "intruder.py"]
     done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -167,7 +167,7 @@ def public_bytes() -> bytes:
 
 
 def ask(guard: Guard, path: str, *, method: str = "POST", body: Iterable[bytes] = (), **headers: str) -> int:
-    """The status with which a guarded interface answers; what it takes in goes to `guard.app.taken`."""
+    """Return the status with which a guarded interface answers; what it takes in goes to `guard.app.taken`."""
     pieces, statuses = list(body) or [b""], []
 
     async def receive() -> dict[str, Any]:
@@ -316,7 +316,7 @@ def make_reply(**settings: Any) -> Reply:
 
 
 def take_apart(reply: Reply, missing: str = "") -> bytes:
-    """What the server's app makes of a reply."""
+    """Return what the server's app makes of a reply."""
     contents = collect(reply.root, lambda name: None if name == missing else reply.content(name), LIMITS)
     record = inflate_object_from_contents(reply.root, contents).content["fedmlh"]
     return bytes(record["message"].data)
@@ -451,7 +451,7 @@ def test_updates_of_several_chunks_come_whole(tmp_path: Path) -> None:
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process has had, in bytes."""
+    """Return the most memory that a process has had, in bytes."""
     (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
 
@@ -586,7 +586,7 @@ def test_attack_11_keys_compare_as_keys(federation: Federation) -> None:
 
 
 def modes(folder: Path, *but: str) -> set[int]:
-    """What other accounts may do with anything in a folder."""
+    """Return what other accounts may do with anything in a folder."""
     found = [path for path in folder.rglob("*") if not set(but) & set(path.relative_to(folder).parts)]
     assert found
     return {path.lstat().st_mode & 0o077 for path in (folder, *found)}
@@ -680,7 +680,7 @@ def test_start_says_who_is_missing_until_all_are_there(federation: Federation, m
     assert not wait_for_sites(federation, gone, federation.enrolments(), Patience(), said.append)
 
 
-def test_start_goes_on_without_a_site_that_has_not_enrolled(federation: Federation) -> None:
+def test_start_continues_without_a_site_that_has_not_enrolled(federation: Federation) -> None:
     (federation.path / "enrolled" / "site-0.json").unlink()
     with pytest.raises(UserError, match="not enrolled yet: site-0"):
         choose_sites(federation, Patience())
@@ -729,7 +729,7 @@ def test_a_round_counts_with_more_than_half_of_the_sites_it_asks() -> None:
 
 
 def descendants_gone(folder: Path) -> bool:
-    """Ten seconds are allowed; in all of them nobody is told to end."""
+    """Say whether all descendants are gone; ten seconds are allowed, in which nobody is told to end."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         if not find_processes(str(folder.resolve())):

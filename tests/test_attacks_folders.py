@@ -68,7 +68,7 @@ Invoke = Callable[[Sequence[Command]], list[Answer]]
 
 @pytest.fixture(scope="module")
 def invoke_all() -> Iterator[Invoke]:
-    """Exit code and standard error of commands that a process of its own runs."""
+    """Yield a function that runs commands in a separate process, and returns exit codes and standard errors."""
     driver = start_script(DRIVER)
 
     def invoke(commands: Sequence[Command]) -> list[Answer]:
@@ -107,21 +107,21 @@ def is_one_sentence(said: str) -> bool:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A copy of whole folders of every kind that a test may change."""
+    """Return a copy of whole folders of every kind that a test may change."""
     shutil.copytree(FOLDERS, tmp_path / "kept")
     return tmp_path / "kept"
 
 
 @pytest.fixture
 def points(tmp_path: Path) -> Path:
-    """A file with a point that the kept model can label."""
+    """Return a file with a point that the kept model can label."""
     (tmp_path / "points.txt").write_text("1 60 40\n0 1:1\n")
     return tmp_path / "points.txt"
 
 
 # 6: two processes on one folder.
 
-#: `fedmlh` that says when its run has begun its second round, and goes on when a line comes in.
+#: `fedmlh` that says when its run has begun its second round, and continues when a line comes in.
 PAUSED = """
 import sys
 from fedmlh import cli
@@ -139,7 +139,7 @@ cli.main()
 
 @pytest.fixture
 def paused(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process in the middle of a run in the folder `out`, which ends well once it gets a line."""
+    """Yield a process in the middle of a run in the folder `out`, which ends well once it gets a line."""
     (tmp_path / "config.toml").write_text(KEPT.to_toml())
     process = start_script(PAUSED, "run", tmp_path / "config.toml", "--out", tmp_path / "out")
     assert process.stdout is not None
@@ -399,7 +399,7 @@ def plant_device(path: Path) -> None:
 
 
 def plant_link(path: Path) -> None:
-    """The very same file, outside of the folder: nothing else is wrong with it."""
+    """Link to the very same file, outside of the folder: nothing else is wrong with it."""
     outside = path.parents[3] / f"outside-{path.parent.name}-{path.name}"
     path.rename(outside)
     path.symlink_to(outside)
@@ -411,7 +411,7 @@ def plant_inner_link(path: Path) -> None:
 
 
 def plant_hole(path: Path) -> None:
-    """A file of a terabyte that takes no room on the disk."""
+    """Make a file of a terabyte that takes no room on the disk."""
     path.unlink()
     with open(path, "wb") as file:
         file.truncate(2**40)
@@ -423,7 +423,7 @@ PLANTS = (plant_pipe, plant_device, plant_link, plant_inner_link, plant_hole)
 def attack_each(
     invoke_all: Invoke, tmp_path: Path, source: Path, names: Sequence[str], command: Callable[[Path], list[object]]
 ) -> list[tuple[str, Any, str]]:
-    """A command on copies of a folder in each of which something was put in place of one file."""
+    """Run a command on copies of a folder, in each of which something replaces one file."""
     commands, titles = [], []
     for name in names:
         for plant in PLANTS:
@@ -937,7 +937,7 @@ def test_attack_21_a_run_that_is_ended_says_how_to_go_on(tmp_path: Path, paused:
     paused.send_signal(signal.SIGTERM)
     _, said = paused.communicate()
     assert paused.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "fedmlh: stopped; --resume goes on from the last finished round"
+    assert said.splitlines()[-1] == "fedmlh: stopped; --resume continues from the last finished round"
     assert "Traceback" not in said
     assert not (tmp_path / "out" / LOCK).exists()
 
@@ -964,7 +964,7 @@ def see_drafts(out: Path) -> list[str]:
 
 
 def kill_in_a_draft(process: "subprocess.Popen[bytes]", out: Path, sightings: int) -> bool:
-    """Kill a run when a draft of it is seen for the last of so many times; say whether it lived until then."""
+    """Kill a run when a draft of it is seen for the last of the given times; say whether it lived until then."""
     while process.poll() is None:
         if see_drafts(out):
             process.send_signal(signal.SIGSTOP)

@@ -72,7 +72,7 @@ UNPACK = (
 
 
 def probe(imports: str, action: str, *arguments: object) -> tuple[float, str, Any]:
-    """By how many MiB the memory of a fresh process grew at most, what it refused with, and what it made."""
+    """Return by how many MiB the memory of a fresh process grew at most, what it refused with, and what it made."""
     code = PROBE.format(imports=imports, action=action)
     environment = {**os.environ, "FEDMLH_CACHE": "/dev/null/none"}  # no folder, and none can be made there
     done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, env=environment)
@@ -91,7 +91,7 @@ def tar_header(name: str, size: int, kind: bytes = b"0") -> bytes:
 
 
 def write_tar_xz(path: Path, *parts: bytes | int) -> None:
-    """Parts of a tar file, packed; a number stands for so many MiB of zeros."""
+    """Write parts of a tar file, packed; a number is a count of MiB of zeros."""
     with lzma.open(path, "wb", preset=0) as file:
         for part in parts:
             for _ in range(part if isinstance(part, int) else 1):
@@ -141,7 +141,7 @@ def test_attack_12_an_xz_file_that_wants_gigabytes_for_its_dictionary_is_refused
 
 
 def write_directory_bomb(path: Path, entries: int) -> None:
-    """A zip file whose directory lists the same empty file again and again."""
+    """Make a zip file whose directory lists the same empty file again and again."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as pack:
         pack.writestr("a.txt", "")
@@ -463,7 +463,7 @@ SOUND_LINE = '{"text": "word", "labels": ["a"]}\n'
 
 
 def write_csr(path: Path, rows: int, columns: int, nnz: int, fill: Callable[[int], np.ndarray] | None = None) -> None:
-    """A CSR matrix of zeros, all of whose entries are in its first row."""
+    """Make a CSR matrix of zeros, all of whose entries are in its first row."""
     indptr = np.full(rows + 1, nnz, np.int32)
     indptr[0] = 0
     data = np.zeros(nnz, np.float32) if fill is None else fill(nnz)
@@ -475,7 +475,7 @@ def write_csr(path: Path, rows: int, columns: int, nnz: int, fill: Callable[[int
 
 
 def npz_folder(folder: Path, **changes: Callable[[Path], None]) -> Path:
-    """A sound folder of four files, some of them written otherwise."""
+    """Write a sound folder of four files, some of them with other content."""
     folder.mkdir()
     for name in ("X.trn", "Y.trn", "X.tst", "Y.tst"):
         changes.get(name.replace(".", "_"), lambda path: write_csr(path, 2, 1, 1))(folder / f"{name}.npz")
@@ -534,7 +534,7 @@ def test_attack_18_arrays_that_do_not_fit_each_other_are_refused_by_their_header
 
 
 def gzip_parts(path: Path, *parts: tuple[bytes, int]) -> None:
-    """Pieces, each so often, packed as well as they can be."""
+    """Pack pieces, each repeated as often as given, as well as they can be packed."""
     with gzip.GzipFile(path, "wb", 6, mtime=0) as file:
         for piece, times in parts:
             block = max(1, (1 << 20) // len(piece))
@@ -613,7 +613,7 @@ def test_attack_18_one_large_number_does_not_make_millions_of_labels(tmp_path: P
 
 
 def write_large(folder: Path, kind: str) -> int:
-    """Honest data of a few million entries; returns the bytes of its arrays."""
+    """Write honest data of a few million entries; return the bytes of its arrays."""
     rng = np.random.default_rng(0)
     n, d, p, words = 40_000, 50_000, 1000, 60
     columns = np.sort(rng.integers(0, d, (n, words)), axis=1)
@@ -768,7 +768,7 @@ QUESTION = QuestionHeader("run", "config", 7, 1, 0, [], [], 0)
 def measure(
     ks: tuple[int, ...], points: int, labels: int, seed: int, skill: float, frequent: bool = False
 ) -> dict[str, list[int]]:
-    """What a site measures: random labels, and a ranking that knows some of them."""
+    """Return what a site measures: random labels, and a ranking that knows some of them."""
     rng = np.random.default_rng(seed)
     Y = (rng.random((points, labels)) < rng.random()).astype(np.float32)
     scores = rng.random((points, labels)) + skill * Y
@@ -802,7 +802,7 @@ def test_attack_19_honest_sums_pass(
 
 
 def inflated(sums: dict[str, list[int]]) -> Iterable[tuple[str, int, int]]:
-    """Every single number, a little and a lot above what all the others allow."""
+    """Yield every single number, a little and a lot above what all the others allow."""
     (points,) = sums["points"]
     for name, numbers in sums.items():
         for place, value in enumerate(numbers):

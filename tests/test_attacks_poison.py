@@ -74,7 +74,7 @@ class Lab:
         return self.task.stack.num_parameters
 
     def round(self, state: ServerState, vectors: dict[int, np.ndarray], examples: dict[int, int] | None = None) -> Any:
-        """One round in which these clients send these changes."""
+        """Run one round in which these clients send these changes."""
         codec = make_codec(self.task.config.update_codec)
 
         def exchange(sampled: list[int], outbox: Any) -> Any:
@@ -159,7 +159,7 @@ def test_with_one_attempt_only_a_first_round_counts_whatever_stands_out() -> Non
     assert (state.round, report.attempts) == (1, 1)
 
 
-def test_a_poisoned_run_goes_on_after_a_stop_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_poisoned_run_continues_after_a_stop_to_the_same_bits(tmp_path: Path) -> None:
     """What is usual is part of the checkpoint."""
 
     class Stop(Exception):

@@ -50,7 +50,7 @@ def populate():
 
 @pytest.fixture(scope="module")
 def cluster():
-    """The cluster of a run, started as `fedmlh run --engine ray` does it."""
+    """Yield the cluster of a run, started in the same way as by `fedmlh run --engine ray`."""
     with contextlib.ExitStack() as life:
         with careless():
             clients = life.enter_context(engine.live_on_ray(populate(), 2))
@@ -75,7 +75,7 @@ def descendants(root):
 
 
 def open_files(process):
-    """Each descriptor of a process, as its path in /proc and what it leads to."""
+    """Yield each descriptor of a process, as its path in /proc and what it leads to."""
     for path in Path(f"/proc/{process}/fd").iterdir():
         try:
             yield path, os.readlink(path)
@@ -84,7 +84,7 @@ def open_files(process):
 
 
 def listeners(root):
-    """The addresses on which a process and those that it started listen, and which process does."""
+    """Return the addresses on which a process and its children listen, and which process does."""
     owners = {
         target: process
         for process in descendants(root)
@@ -120,7 +120,7 @@ os.setuid({NOBODY})
 
 
 def as_nobody(code, *arguments, **variables):
-    """What a program prints, as JSON, that runs as an account without any rights."""
+    """Return what a program prints, as JSON, when it runs as an account without any rights."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     command = [sys.executable, "-c", DROP + code, *map(str, arguments)]
     done = subprocess.run(command, cwd="/", env=environment | variables, capture_output=True, text=True)
@@ -197,7 +197,7 @@ HARMLESS = {"/grpc.health.v1.Health/Check", "/grpc.reflection.v1alpha.ServerRefl
 
 
 def methods():
-    """The name of every method that Ray's processes have for each other."""
+    """Return the name of every method that Ray's processes have for each other."""
     generated = importlib.import_module("ray.core.generated")
     names = {f"/ray.rpc.ObjectManagerService/{name}" for name in ("Push", "Pull", "FreeObjects")} | HARMLESS
     for path in Path(generated.__path__[0]).glob("*_pb2.py"):
@@ -276,7 +276,7 @@ def test_attack_03_the_memory_that_workers_share_is_closed_to_other_accounts(clu
 
 
 def in_own_process(code, **variables):
-    """What a program prints that runs in a process of its own, which must end well."""
+    """Return what a program prints that runs in its own process, which must end well."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=HERE, env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -379,14 +379,14 @@ def test_attack_03_a_version_of_ray_that_opens_its_clusters_is_refused(place, mo
 
 @pytest.fixture
 def short():
-    """A folder whose path leaves room for Ray's sockets, where a run makes its own."""
+    """Yield a folder whose path leaves room for Ray's sockets, where a run makes its own."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
         yield Path(folder)
 
 
 @contextlib.contextmanager
 def running(short, out):
-    """A run of the command line that would take long."""
+    """Start a run of the command line that would take long."""
     command = make_command("run", "demo", "--engine", "ray", "--out", out, "--rounds", 500)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment["RAY_TMPDIR"] = str(short)
@@ -410,7 +410,7 @@ def is_training(short, out):
 
 
 def is_starting(short, out):
-    """Ray's C++ part is in this process and waits for its cluster."""
+    """Say whether Ray's C++ part is in this process and waits for its cluster."""
     return list(short.glob("fmray-*/r/session_latest/logs/python-core-driver-*"))
 
 
@@ -425,7 +425,7 @@ def test_attack_21_sigterm_ends_a_run_on_ray_as_ctrl_c_does(reached, short, tmp_
     assert len(family) > 3, "the cluster was there"
     assert "SIGTERM" not in said
     assert "    @ " not in said
-    assert said.splitlines()[-1] == "fedmlh: stopped; --resume goes on from the last finished round"
+    assert said.splitlines()[-1] == "fedmlh: stopped; --resume continues from the last finished round"
     assert run.returncode in (130, 143)
     assert list(short.iterdir()) == []
     if reached is is_training:

@@ -21,7 +21,7 @@ DATA = synthesize(num_points=400, num_features=120, num_labels=80, seed=3)
 
 
 def with_sites(count: int) -> Dataset:
-    """The same points, as they would come from so many folders."""
+    """Return the same points, as they would come from this many folders."""
     owners = np.arange(len(DATA.train)) % count
     train = Split(DATA.train.X, DATA.train.Y, DATA.train.excluded, owners)
     return replace(DATA, train=train, site_names=tuple(f"site-{number}" for number in range(count)))
@@ -33,7 +33,7 @@ def test_recommended_gives_every_point_to_exactly_one_client() -> None:
     division = divide(DATA.train, settled)
     assert division.reached == division.total == sum(map(len, division.shards.values()))
     assert len(division.validation) + division.total == len(DATA.train)
-    assert any("every point to one" in reason for reason in reasons)
+    assert any("each point goes to one client" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(("sites", "sampled"), [(3, 3), (10, 10), (14, 10)])
@@ -68,7 +68,7 @@ def test_nothing_is_left_open() -> None:
         ({"algorithm": "fedavg"}, "FedAvg is trained in rounds"),
         ({"selection": "paper"}, "selection 'paper' chooses among rounds"),
         ({"shared_fraction": 0.1}, "one round shares no points"),
-        ({"pooled": True}, "pooled compares with them"),
+        ({"pooled": True}, "pooled trains one client"),
         ({"feature_slots": 8}, "documents are so long"),
     ],
 )

@@ -55,7 +55,7 @@ def normal(length, seed=0, scale=1e-3):
 
 
 def pass_through(name, values, seed=0):
-    """What a vector becomes on its way."""
+    """Return what a vector becomes on its way."""
     codec = make_codec(name)
     payload = codec.encode(values, rng(seed))
     assert len(payload) <= codec.size(len(values))

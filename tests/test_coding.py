@@ -18,7 +18,7 @@ MOST = 2**62 - 1
 
 @pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
 def kernels(request):
-    """The loops that all tests of this file go through."""
+    """Choose the loops that all tests of this file go through."""
     if request.param == "compiled":
         pytest.importorskip("numba", reason="the extra 'fast' is not installed")
     with pytest.MonkeyPatch.context() as patch:
@@ -28,12 +28,12 @@ def kernels(request):
 
 
 def lanes(num_values):
-    """How many lanes a message has."""
+    """Return how many lanes a message has."""
     return 1 + max(isqrt(num_values) // 3, num_values // 1024)
 
 
 def split(value):
-    """The symbol of a number and how many raw bits follow it."""
+    """Return the symbol of a number, and how many raw bits follow it."""
     width = max(0, value.bit_length() - 4)
     return (value if value < 16 else 8 * width + (value >> width)), width
 
@@ -98,7 +98,7 @@ class Bits:
 
 
 def slots_of(weights):
-    """Shares of 2^14 slots, at least one each, what is left to the largest; none has more than 15/16."""
+    """Return shares of 2^14 slots, at least one each, with the rest for the largest; none has more than 15/16."""
 
     def share(weights, slots):
         shares = [1 + weight * (slots - len(weights)) // sum(weights) for weight in weights]
@@ -120,7 +120,7 @@ def geometric(length, num_contexts, seed=0):
 
 
 def entropy(values, contexts):
-    """Bytes of the symbols, given their contexts, and of the raw bits."""
+    """Return the bytes of the symbols, given their contexts, and of the raw bits."""
     symbols, widths = np.array([split(value) for value in values.tolist()]).T
     bits = float(widths.sum())
     for context in np.unique(contexts):
@@ -141,7 +141,7 @@ def round_trip(values, contexts):
 
 
 def refused(payload, contexts):
-    """Whether decode refuses; otherwise the result must be values that encode takes."""
+    """Say whether decode refuses; otherwise the result must be values that encode accepts."""
     try:
         values, _ = decode(memoryview(payload), contexts)
     except ValueError:
@@ -361,7 +361,7 @@ def test_slots_of_no_symbol_and_loose_ends_are_refused():
 
 
 def by_hand(numbers, rest, padding=0):
-    """A message of one value: the numbers that describe its table, in gamma code, and what follows."""
+    """Return a message of one value: the numbers that describe its table, in gamma code, and what follows."""
     digits = "".join("0" * (n.bit_length() - 1) + "1" + f"{n:b}"[:0:-1] for n in numbers)
     table = int(digits[::-1], 2) | padding << len(digits)
     body = table.to_bytes(-(-len(digits) // 8), "little") + rest
@@ -393,7 +393,7 @@ def test_tables_that_no_encoder_writes_are_refused():
         decode(by_hand(good, state, padding=1), contexts)
     with pytest.raises(ValueError, match="states that are cut off"):
         decode(by_hand(good, state[:3]), contexts)
-    # A state that asks for a word, of which there is only half.
+    # A state that asks for a word when only half a word is left.
     with pytest.raises(ValueError, match="words that are cut off"):
         decode(by_hand(good, (2**16).to_bytes(4, "little") + b"\0"), contexts)
 

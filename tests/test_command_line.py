@@ -41,7 +41,7 @@ def test_a_run_leaves_the_promised_folder(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == [1, 2, 3]
     assert all("validation" in record and "test" not in record for record in records)
-    # Law 3: bytes are those of the messages, and the formula is a test. Round 1 broadcasts no model.
+    # Bytes are those of the messages, and the formula is a test. Round 1 broadcasts no model.
     size, sampled = summary["model_bytes"], 4
     assert 0 < summary["bytes_up"] - 3 * sampled * size < 3 * sampled * 500
     assert 0 < summary["bytes_down"] - 2 * sampled * size < 3 * sampled * 500
@@ -68,7 +68,7 @@ def test_compare_pairs_the_algorithms(tmp_path: Path, capsys: pytest.CaptureFixt
         "rounds to best",
         "model, MiB",
         "server sent",
-        "seconds a round",
+        "seconds per round",
     ):
         assert row in shown
     for seed in (0, 1):
@@ -311,7 +311,7 @@ def test_without_ray_its_engine_says_what_to_install(
     assert not (tmp_path / "run").exists()
 
 
-def test_recommended_goes_on_where_it_was_and_says_what_reaches_clients(
+def test_recommended_continues_where_it_was_and_says_what_reaches_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_text_set(tmp_path / "data")

@@ -35,7 +35,7 @@ def write_once(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three methods, one of them of one round, with two seeds."""
+    """Compare three methods, one of them of one round, with two seeds."""
     out = tmp_path_factory.mktemp("comparison") / "c"
     once = write_once(out.parent)
     assert call("compare", "demo", once, "eurlex-4k", "--rounds", 2, "--seeds", 2, *SMALL, "--out", out) == 0
@@ -99,7 +99,7 @@ def test_the_bootstrap_is_repeatable_in_blocks_and_bears_points_without_labels(m
 
 @st.composite
 def ranked(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rankings of 3 of p labels (−1 where there is none), true labels as a dense matrix, training counts."""
+    """Draw rankings of 3 of p labels (−1 where there is none), true labels as a dense matrix, and training counts."""
     n, p = draw(st.integers(1, 7)), draw(st.integers(1, 6))
     top = np.full((n, 3), -1)
     for row in top:
@@ -379,10 +379,10 @@ def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: 
         (["demo", "--sweep", "top_k=1,3"], "cannot be compared"),
         (["demo", "--sweep", "validation_fraction=0.1,0.2"], "cannot be compared"),
         (["demo", "--sweep", "data=a,b"], "cannot be compared"),
-        (["demo", "--sweep", "num_tables"], "--sweep num_tables: say field=value"),
-        (["demo", "--sweep", "num_tables=2,"], "say field=value"),
+        (["demo", "--sweep", "num_tables"], "--sweep num_tables: write name=value"),
+        (["demo", "--sweep", "num_tables=2,"], "write name=value"),
         (["demo", "--sweep", "num_tables=2,2"], "named twice"),
-        (["demo", "--sweep", "num_tables=2,3", "--sweep", "num-tables=4"], "say it once"),
+        (["demo", "--sweep", "num_tables=2,3", "--sweep", "num-tables=4"], "give it once"),
         (["demo", "--sweep", "rounds=2,3"], "rounds is swept, and given a second time"),
         (["demo", "--sweep", "num_bucket=2,3"], "did you mean 'num_buckets'"),
         (["demo", "--sweep", "num_clients=2,10"], "demo, num_clients 2: clients_per_round is 4"),
@@ -393,8 +393,8 @@ def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: 
         ),
         (["demo", "--sweep", "partition=iid,folder"], "demo, partition folder: "),
         (["demo", "--sweep", "loss=bce,hinge"], "demo, loss hinge: loss is 'hinge': choose one of"),
-        (["demo", "demo"], "same name, demo"),
-        (["demo", "--set", "training=one-round"], "second set-up beside one-round"),
+        (["demo", "demo"], "two of the configs are named demo"),
+        (["demo", "--set", "training=one-round"], "second config beside one-round"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
@@ -470,7 +470,7 @@ def test_runs_of_one_name_are_told_apart_in_few_words(tmp_path: Path) -> None:
 
 def test_fedavg_alone_has_nothing_to_stand_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "demo", "--set", "algorithm=fedavg", "--out", tmp_path / "c") == 2
-    assert "demo is FedAvg, which says nothing of FedMLH's tables: name a second set-up" in capsys.readouterr().err
+    assert "demo is FedAvg, which has no tables for FedMLH: name a second config" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
 
 

@@ -27,7 +27,7 @@ LENGTHS = {3: 21, 7: 8, 8: 30}
 
 
 def make_shards(maps, *, tables=2, inputs=30, outputs=11):
-    """Clients of unequal size; some points have no feature, some no label."""
+    """Make clients of unequal size; some points have no feature, some no label."""
     rng = np.random.default_rng(0)
     shards = {}
     for client, n in LENGTHS.items():

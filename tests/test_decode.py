@@ -82,7 +82,7 @@ class TestDecode:
         assert torch.equal(label_scores(logits, torch.arange(30)[None]), logits[0])
 
     def test_a_label_whose_buckets_all_light_up_is_found(self):
-        """One label a point and tables in which no two labels share all buckets: the label comes back."""
+        """One label per point and tables in which no two labels share all buckets: the label comes back."""
         rng = np.random.default_rng(3)
         R, B, p = 4, 10, 60
         buckets = rng.integers(0, B, (R, p))
@@ -114,7 +114,7 @@ KINDS = (
 
 
 def draw_scores(kind, rng, R, n, B):
-    """Bucket scores that are easy, tie, round, overflow or are missing.  # [R, n, B]"""
+    """Draw bucket scores that are easy, tie, round, overflow or are missing.  # [R, n, B]"""
     x = rng.normal(size=(R, n, B))
     match kind:
         case "whole":
@@ -148,7 +148,7 @@ def draw_scores(kind, rng, R, n, B):
 
 
 def assert_same_bits(found, expected):
-    """Equal and of equal type; 0.0 is not -0.0."""
+    """Check that both are equal and of equal type; 0.0 is not -0.0."""
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
@@ -183,7 +183,7 @@ class TestDecoder:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("R", [1, 3, 8])
     def test_many_labels(self, kind, R):
-        """So many that the filter, not the first threshold, does the work; two blocks and a rest, uneven buckets."""
+        """Draw so many that the filter does the work, not the first threshold; two blocks and a rest, uneven buckets."""
         rng = np.random.default_rng(R)
         n, B, p = 64 + 64 + 11, 130, 20_011
         buckets = torch.from_numpy((B * rng.random((R, p)) ** 2).astype(np.int64))
@@ -256,7 +256,7 @@ def make_case(n=30, R=3, B=8, p=50, d=12, seed=4, maps=1):
 
 
 def gather(ranker, model, features, k, excluded=None):
-    """All batches in one: labels [n, k], scores [n, k]; rows must follow each other without a gap."""
+    """Join all batches: labels [n, k], scores [n, k]; rows must follow each other without a gap."""
     labels, scores, at = [], [], 0
     for rows, found, values in ranker.rank(model, features, k, excluded):
         assert rows.start == at

@@ -35,7 +35,7 @@ def bits(tensor):
 
 
 def settled(fed, state, client):
-    """What a client's memory amounts to, as the server's next broadcast to it will say."""
+    """Return what a client's memory amounts to, as the server's next broadcast to it will say."""
     kept = fed.memories.get(client, Memory()).settle(state.accepted.get(client, ()))
     return {name: bits(vector) for name, vector in kept.items()}
 
@@ -47,7 +47,7 @@ def frozen(state):
 
 @pytest.fixture
 def starts(monkeypatch):
-    """The models that clients have trained from, in order."""
+    """Return the models from which clients have trained, in order."""
     seen = []
     accept = Client.accept
 

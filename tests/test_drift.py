@@ -50,7 +50,7 @@ def test_corrections_add_up_also_after_a_client_has_lost_its_own(settings, codec
 
 @pytest.fixture(scope="module")
 def convex():
-    """Three clients that disagree, a linear model, steps over all points; and where the clients' mean loss is least."""
+    """Return three clients that disagree, a linear model with steps over all points, and where mean loss is least."""
     parts = list(draw_points((60, 60, 60), seed=1, d=4, p=3))
     config = BASE.replace(
         algorithm="fedavg", hidden_sizes=(), loss="bce", num_clients=3, clients_per_round=3, quorum=3, batch_size=60,

@@ -79,7 +79,7 @@ def test_a_faulty_input_is_parsed_exactly_or_refused_in_one_line(world, tmp_path
     assert not case.must_pass, stderr
     left = snapshot(box)
     if case.begins:
-        # A run from which one can go on: what it was told, a whole checkpoint, and who was asked.
+        # A run that can be resumed: what it was told, a whole checkpoint, and who was asked.
         new = {name for name in left.keys() - before.keys() if not name.startswith("out/checkpoint/round-000000")}
         assert new <= {"out", "out/config.toml", "out/checkpoint", "out/metrics.jsonl", "out/participation.jsonl"}
     else:

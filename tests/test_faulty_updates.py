@@ -62,7 +62,7 @@ def make_federation(config):
 
 
 def answer_all(federation, state, attempt):
-    """What all clients, asked or not, would answer to this attempt at the next round."""
+    """Return what all clients, asked or not, would answer to this attempt at the next round."""
 
     def broadcast(client):
         return federation.server.broadcast(state, attempt, client)
@@ -85,12 +85,12 @@ class Scene:
 
 
 def replay(*replies):
-    """An exchange that yields these replies, whatever was asked."""
+    """Return an exchange that yields these replies, whatever was asked."""
     return lambda sampled, broadcast: iter(replies)
 
 
 def same(a, b):
-    """Whether two states are equal to the bit."""
+    """Say whether two states are equal to the bit."""
     return (a.round, dict(a.accepted)) == (b.round, dict(b.accepted)) and a.model.numpy().tobytes() == (
         b.model.numpy().tobytes()
     )
@@ -139,7 +139,7 @@ class Bad:
 
 
 def split(message):
-    """Header (as a dict) and payload, read by the format's description rather than by the code under test."""
+    """Return header (as a dict) and payload, read by the format's description rather than by the code under test."""
     length = struct.unpack_from("<4sHI", message)[2]
     return json.loads(message[PREFIX : PREFIX + length]), message[PREFIX + length : -DIGEST]
 
@@ -149,13 +149,13 @@ def canonical(values):
 
 
 def sign(head, payload, *, magic=b"FMLH", version=1, length=None):
-    """A message whose digest holds, whatever else is wrong with it."""
+    """Return a message whose digest holds, whatever else is wrong with it."""
     body = struct.pack("<4sHI", magic, version, len(head) if length is None else length) + head + payload
     return body + hashlib.sha256(body).digest()
 
 
 def read(codec, payload):
-    """The numbers of a payload, in the precision in which they travel."""
+    """Return the numbers of a payload, in the precision in which they travel."""
     if codec.startswith("fp"):
         return np.frombuffer(payload, "<f4" if codec == "fp32" else "<f2")
     if codec.startswith("grid"):
@@ -168,7 +168,7 @@ def read(codec, payload):
 
 
 def write(codec, values):
-    """A payload that carries the numbers, or comes as near to them as it can."""
+    """Return a payload that carries the numbers, or comes as near to them as it can."""
     values = np.asarray(values)
     with np.errstate(over="ignore"):
         if codec.startswith("fp"):
@@ -208,7 +208,7 @@ def cut_and_extend(scene, rng) -> Iterator[Bad]:
 
 
 def mix_messages(scene, rng) -> Iterator[Bad]:
-    """Pieces of two honest messages, with the digest of one or the other."""
+    """Yield pieces of two honest messages, with the digest of one or the other."""
     for a in scene.sampled:
         for b, source in ((b, source) for b in scene.sampled for source in (scene.now, scene.earlier, scene.repeated)):
             one, other = scene.now[a], source[b]
@@ -221,7 +221,7 @@ def mix_messages(scene, rng) -> Iterator[Bad]:
 
 
 def change_fields(scene, rng) -> Iterator[Bad]:
-    """Every header field with every wrong value, signed again."""
+    """Yield every header field with every wrong value, signed again."""
     sender, other = scene.sampled[2], scene.sampled[0]
     header, payload = split(scene.now[sender])
     absent = next(n for n in scene.federation.clients if n not in scene.sampled)
@@ -253,7 +253,7 @@ def change_fields(scene, rng) -> Iterator[Bad]:
 
 
 def change_keys(scene, rng) -> Iterator[Bad]:
-    """Headers that are not exactly the canonical JSON of the fields."""
+    """Yield headers that are not exactly the canonical JSON of the fields."""
     sender = scene.sampled[3]
     header, payload = split(scene.now[sender])
     head = canonical(header)
@@ -339,7 +339,7 @@ def lie_about_frame(scene, rng) -> Iterator[Bad]:
 
 
 def change_values(scene, rng) -> Iterator[Bad]:
-    """Updates in good form whose numbers must not reach the average."""
+    """Yield updates in good form whose numbers must not reach the average."""
     sender = scene.sampled[1]
     header, payload = split(scene.now[sender])
     codec = scene.expected.codec
@@ -368,7 +368,7 @@ def change_values(scene, rng) -> Iterator[Bad]:
 
 
 def invent(scene, rng) -> Iterator[Bad]:
-    """Random bytes, from plain noise to noise with a proper frame."""
+    """Yield random bytes, from plain noise to noise with a proper frame."""
     size = len(scene.now[scene.sampled[0]])
     for _ in range(60):
         sender = int(rng.choice(scene.sampled))
@@ -379,7 +379,7 @@ def invent(scene, rng) -> Iterator[Bad]:
 
 
 def repeat(scene, rng) -> Iterator[Bad]:
-    """Honest messages at the wrong time or from the wrong mouth."""
+    """Yield honest messages at the wrong time or from the wrong client."""
     for n in scene.federation.clients:
         yield Bad("last round's", n, scene.earlier[n], {Reason.ROUND})
         yield Bad("another attempt's", n, scene.repeated[n], {Reason.ROUND})

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_module(widths):
-    """A perceptron in float64, so that all rounding in a comparison is the product's."""
+    """Return a perceptron in float64, so that all rounding in a comparison is the product's."""
     layers = []
     for i, o in pairwise(widths):
         layers += [nn.Linear(i, o), nn.ReLU()]
@@ -45,7 +45,7 @@ def load(module, views, table):
 
 
 def unload(modules):
-    """Sub-models of equal shape as the flat vector of a stack."""
+    """Return sub-models of equal shape as the flat vector of a stack."""
     parts = []
     for same in zip(*(module.parameters() for module in modules), strict=True):
         parts += [torch.stack([w.T if w.dim() == 2 else w for w in same]).flatten()]
@@ -53,7 +53,7 @@ def unload(modules):
 
 
 def fit(module, x, z, orders, optimizer, batch=BATCH):
-    """Plain local training on dense inputs and targets; the last epoch's mean loss."""
+    """Train plainly on dense inputs and targets; return the last epoch's mean loss."""
     step, loss = OPTIMIZERS[optimizer](module.parameters(), lr=RATES[optimizer]), nn.BCEWithLogitsLoss()
     for order in orders:
         total = 0.0
@@ -78,7 +78,7 @@ def make_clients(seed=5):
 
 
 def assert_same(product, expected, optimizer):
-    """SGD up to rounding; Adam may turn a gradient of pure rounding error into part of a step (see test_reference)."""
+    """Check that both agree: SGD up to rounding; Adam may turn rounding error into part of a step (test_reference)."""
     apart = np.abs(product - expected)
     if optimizer == "sgd":
         assert apart.max() < 5e-7
@@ -88,7 +88,7 @@ def assert_same(product, expected, optimizer):
 
 
 def run_both(config, targets):
-    """Yields the product's model and the modules' after each round; `targets` gives a client's dense [R, n, B]."""
+    """Yield the product's model and the modules' after each round; `targets` gives a client's dense [R, n, B]."""
     X, Y = make_clients()
     fed = Federation(config, [(csr_matrix(x), csr_matrix(y)) for x, y in zip(X, Y, strict=True)])
     task, server = fed.task, fed.server

@@ -116,7 +116,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that has heard enough hangs up."""
+            """Ignore a client that has heard enough and hangs up."""
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, args=(0.01,))
@@ -176,9 +176,9 @@ def test_the_folder_one_stands_in(server: Server, tmp_path: Path, monkeypatch: p
     assert (tmp_path / "here.zip").exists()
 
 
-def test_a_download_that_broke_off_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_download_that_broke_off_continues(server: Server, tmp_path: Path) -> None:
     server.cut_after = 300_000
-    with pytest.raises(UserError, match=r"stopped after 300,000 of [\d,]+ bytes .*same command goes on.*http://page"):
+    with pytest.raises(UserError, match=r"stopped after 300,000 of [\d,]+ bytes .*same command continues.*http://page"):
         get(server, tmp_path / "s")
     assert (tmp_path / "s.zip.part").read_bytes() == server.content[:300_000]
     with pytest.raises(UserError, match="stopped after 600,000 of"):
@@ -478,7 +478,7 @@ def test_wrong_content(server: Server, tmp_path: Path, content: bytes, problem: 
     with pytest.raises(UserError) as caught:
         get(server, tmp_path / "s")
     assert problem in str(caught.value)
-    assert str(caught.value).endswith(f"; without {tmp_path / 's.zip'} the same command downloads it anew")
+    assert str(caught.value).endswith(f"; remove {tmp_path / 's.zip'}, and the same command downloads it again")
     assert ".part" not in str(caught.value)
     assert names(tmp_path) == {"s.zip"}
 

@@ -79,7 +79,7 @@ class FakeGrid:
 
 @pytest.fixture(autouse=True)
 def _as_in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower sets in its processes before it calls an app; and no long pauses."""
+    """Set what Flower sets in its processes before it calls an app; and no long pauses."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(grid_module, "PAUSE", 0.01)

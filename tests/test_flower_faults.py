@@ -152,7 +152,7 @@ def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> N
 
 @pytest.fixture
 def open_link(tmp_path: Path) -> Iterator[tuple[Federation, Control]]:
-    """A federation whose SuperLink runs and has its sites registered, and nothing else."""
+    """Yield a federation whose SuperLink runs and has its sites registered, and nothing else."""
     config = CONFIG.replace(synthetic_points=100, num_clients=1, clients_per_round=1, quorum=1)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with open(federation.server / "superlink.log", "wb") as log:
@@ -167,7 +167,7 @@ def open_link(tmp_path: Path) -> Iterator[tuple[Federation, Control]]:
 
 
 def try_to_join(federation: Federation, seconds: float = 25.0, *arguments: str) -> str:
-    """What a node of site-0's folder says while it tries to get in."""
+    """Return what a node of site-0's folder says while it tries to get in."""
     path = federation.path / "node.log"
     with open(path, "wb") as log:
         if arguments:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def measure(engine: str, *cases: str) -> dict[str, object]:
-    """What these runs give in a process of its own, whose bits do not depend on the machine."""
+    """Return what these runs give in their own process, whose bits do not depend on the machine."""
     command = [sys.executable, "-m", "golden.measure", engine, *cases]
     environment = {**os.environ, **PINNED, "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True)
@@ -62,7 +62,7 @@ def test_all_runs_give_the_golden_bits(engine: str) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A copy of the folders of before that a test may change."""
+    """Return a copy of the folders of earlier versions that a test may change."""
     shutil.copytree(FOLDERS, tmp_path / "kept")
     return tmp_path / "kept"
 

@@ -1,4 +1,4 @@
-"""Hash families, label maps, feature maps and Count Sketch against published vectors, brute force and their laws."""
+"""Hash families, label and feature maps and Count Sketch: published vectors, brute force and their properties."""
 
 import unicodedata
 from itertools import combinations
@@ -47,7 +47,7 @@ VECTORS = [
 
 
 def murmur3_32(data, seed):
-    """MurmurHash3_x86_32 in plain Python."""
+    """Return MurmurHash3_x86_32, in plain Python."""
     mask, h, length = 0xFFFFFFFF, seed, len(data)
 
     def rotate(x, by):
@@ -75,7 +75,7 @@ def draw_labels(rng, n, p, density=0.2):
 
 
 def frozen(X):
-    """The matrix made of read-only arrays, so that any write into it fails, and copies to compare with."""
+    """Return the matrix made of read-only arrays, so that any write into it fails, and copies to compare with."""
     parts = (X.data, X.indices, X.indptr)
     for part in parts:
         part.flags.writeable = False

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_case(hidden, maps, *, tables=3, inputs=40, outputs=12, n=57, density=0.1, seed=0):
-    """A stack with random sparse points; some have no feature, some no label, some features never occur."""
+    """Return a stack with random sparse points; some have no feature, some no label, some features never occur."""
     rng = np.random.default_rng(seed)
     features = []
     for _ in range(maps):
@@ -159,7 +159,7 @@ def test_the_same_bits_alone_and_side_by_side():
 
 
 def work_of_a_process():
-    """Models that one process trains: with both losses, with momentum and without, tied to a start and free."""
+    """Train models in one process: with both losses, with momentum and without, tied to a start and free."""
     stack, features, buckets, rng = make_case((17, 9), 1, outputs=23)
     orders = np.stack([rng.permutation(features[0].shape[0]) for _ in range(2)])
     for loss in ("bce", "softmax"):

@@ -23,7 +23,7 @@ with hold(Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path: Path):
-    """Another process that holds the folder `mine`."""
+    """Start another process that holds the folder `mine`."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "mine")], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"

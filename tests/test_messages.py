@@ -68,25 +68,25 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seal(head, payload=b"", magic=b"FMLH", version=1):
-    """A message with any header text, digest and all, as a hostile client could send it."""
+    """Return a message with any header text, digest and all, as a hostile client could send it."""
     body = struct.pack("<4sHI", magic, version, len(head)) + head + payload
     return body + hashlib.sha256(body).digest()
 
 
 def header_text(header, **changes):
-    """The header as it must stand in the message: sorted keys, no blanks."""
+    """Return the header as it must stand in the message: sorted keys, no blanks."""
     kind = "update" if isinstance(header, UpdateHeader) else "broadcast"
     values = {"kind": kind, **dataclasses.asdict(header), **changes}
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def encode(name, values):
-    """Bytes of a vector by a codec that leaves nothing to chance."""
+    """Return the bytes of a vector by a codec that leaves nothing to chance."""
     return make_codec(name).encode(values, np.random.default_rng())
 
 
 def decode(name, payload, length):
-    """The vector that such a codec's bytes stand for."""
+    """Return the vector that such a codec's bytes stand for."""
     return make_codec(name).decode(memoryview(payload), length, np.random.default_rng())
 
 
@@ -188,14 +188,14 @@ class TestWireFormat:
 
 
 def filled(fed, value):
-    """A payload of zeros with the value in its last place."""
+    """Return a payload of zeros with the value in its last place."""
     values = torch.zeros(fed.task.stack.num_parameters)
     values[-1] = value
     return encode("fp32", values)
 
 
 def changed(reply, payload=None, **changes):
-    """The reply with other header fields or payload, sealed again."""
+    """Return the reply with other header fields or payload, sealed again."""
     header, content = unpack(UpdateHeader, reply, 1 << 20)
     return pack(dataclasses.replace(header, **changes), bytes(content) if payload is None else payload)
 
@@ -204,7 +204,7 @@ class TestBytes:
     @pytest.mark.parametrize("up", ["fp32", "fp16"])
     @pytest.mark.parametrize("down", ["fp32", "fp16"])
     def test_a_message_weighs_frame_header_and_payload(self, up, down):
-        """Law 3: what is counted is the length of what was sent, and this is the formula for it."""
+        """What is counted is the length of what was sent, and this is the formula for it."""
         fed = Federation(update_codec=up, broadcast_codec=down)
         state = fed.server.begin()
         for t in (1, 2, 3):
@@ -246,7 +246,7 @@ class TestBytes:
 class TestErrorFeedback:
     @staticmethod
     def changes_and_answers(fed, rounds, remember=True):
-        """What client 0 wanted to send in each round (taken from an fp32 twin) and what its answers decode to."""
+        """Return what client 0 wanted to send in each round (taken from an fp32 twin), and its decoded answers."""
         exact = Federation(**{**fed, "update_codec": "fp32"})
         lossy = Federation(**fed)
         model, wanted, decoded = exact.server.begin().model, [], []
@@ -284,7 +284,7 @@ class TestMemory:
         memory = Memory(kept, staged, (3, 1), (1, 0))
         assert memory.settle((3, 1)) is staged
         assert memory.settle((1, 0)) is kept
-        assert memory.settle(()) == {}, "whoever the server does not remember begins anew"
+        assert memory.settle(()) == {}, "whoever the server does not remember starts from nothing"
         for accepted in ((3, 0), (3, 2), (2, 1), (4, 1)):
             assert memory.settle(accepted) is None
 
@@ -425,7 +425,7 @@ class TestRounds:
         assert [entry.reason for entry in report.refused] == [Reason.DUPLICATE] * 3
 
     def test_workers_and_order_of_arrival_change_no_bit(self):
-        """Law 1, with weights by examples and a codec that keeps state."""
+        """Randomness is an argument, with weights by examples and a codec that keeps state."""
         one, many = (Federation(weighting="examples", update_codec="fp16", learning_rate=1e-3) for _ in range(2))
         many.local.workers = 3
         state = many.server.begin()

@@ -1,4 +1,4 @@
-"""Metrics against plain Python over sets, against napkinXC, and against the laws they should obey."""
+"""Metrics against plain Python over sets, against napkinXC, and against the properties they should have."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def make_labels(truth, p):
 
 
 def draw_case(seed, n=40, p=23, most=8, least=0):
-    """Rankings (some short, padded with -1), true label sets of `least` to `most`, groups, weights."""
+    """Draw rankings (some short, padded with -1), true label sets of `least` to `most`, groups, weights."""
     rng = np.random.default_rng(seed)
     truth = [set(rng.choice(p, size=rng.integers(least, most + 1), replace=False).tolist()) for _ in range(n)]
     top = np.argsort(rng.random((n, p)), axis=1)[:, : max(KS) + 1]
@@ -56,7 +56,7 @@ def evaluate(top, truth, frequent, weights, ks=KS):
 
 
 def evaluate_plainly(top, truth, frequent, weights, ks=KS):
-    """The definitions, point by point, with sets."""
+    """Return the metrics by their definitions, point by point, with sets."""
     values = {}
     for suffix, members in (
         ("", set(range(len(frequent)))),

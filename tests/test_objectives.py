@@ -153,7 +153,7 @@ def test_a_client_whose_labels_do_not_fit_the_model_does_not_train(points):
 
 
 def ids(split):
-    """Points by their content."""
+    """Return points by their content."""
     return sorted(row.toarray().tobytes() for row in split.X)
 
 
@@ -245,7 +245,7 @@ def test_a_falling_learning_rate_scales_the_steps_of_later_rounds(points, optimi
         ({"server_optimizer": "fedexp", "server_tau": 0.0}, "set server_tau above 0"),
         ({"algorithm": "fedavg", "label_key": "name"}, "FedAvg has an output for each label .* must be 'id'"),
         ({"label_map": "identity", "label_key": "name"}, "'identity' has an output for each label .* must be 'id'"),
-        ({"label_map": "balanced", "label_key": "name"}, "'balanced' deals out one list .* must be 'id'"),
+        ({"label_map": "balanced", "label_key": "name"}, "'balanced' spreads one list .* must be 'id'"),
         ({"shared_fraction": 0.95}, "from 0 to 0.9"),
     ],
 )

@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 def draw_points(seed, num_points, num_features):
-    """Points as texts have them: few frequent features, many rare ones."""
+    """Draw points as texts have them: few frequent features, many rare ones."""
     rng = np.random.default_rng(seed)
     often = np.minimum(0.8, 4 / np.arange(1, num_features + 1))
     X = (rng.random((num_points, num_features)) < often) * rng.exponential(1, (num_points, num_features))
@@ -65,7 +65,7 @@ def draw_sums(seed=0, num_points=80, num_features=60, num_labels=25, bits=5, lim
 
 
 def same(one, two):
-    """Whether two matrices are the same arrays, not only the same numbers."""
+    """Say whether two matrices are the same arrays, not only the same numbers."""
     parts = [(getattr(one, name), getattr(two, name)) for name in ("indptr", "indices", "data")]
     return one.shape == two.shape and all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in parts)
 
@@ -78,7 +78,7 @@ def same_sums(one, two):
 
 
 def plain_slots(frequencies, num_points, limit, seed, weigh):
-    """Place, sign and weight of each feature that occurs, in plain Python."""
+    """Return place, sign and weight of each feature that occurs, in plain Python."""
     falling = sorted((-count, feature) for feature, count in enumerate(frequencies) if count)
     count = len(falling) if limit == 0 else min(limit, len(falling))
     own = count if count == len(falling) else count * 3 // 4
@@ -95,7 +95,7 @@ def plain_slots(frequencies, num_points, limit, seed, weigh):
 
 
 def plain_point(row, slots):
-    """A point of length 1 in slots, from a list of feature and value."""
+    """Return a point of length 1 in slots, from a list of feature and value."""
     summed = {}
     for feature, value in row:
         if feature in slots:
@@ -217,7 +217,7 @@ def test_sums_are_the_products_of_whole_numbers():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=40, max_size=40), st.permutations(range(7)), st.data())
-def test_sums_are_the_same_bits_however_points_are_dealt_out(owners, order, data):
+def test_sums_are_the_same_bits_however_points_are_divided(owners, order, data):
     X, Y = draw_points(8, 40, 30), draw_labels(9, 40, 12)
     rounded = round_points(Slots.fit(Counts.of(X).frequencies, 40, 20, 7, weigh=False).apply(X), 5)
     whole, owners = Sums.of(rounded, Y), np.array(owners)
@@ -369,7 +369,7 @@ def take(monkeypatch):
 
 
 def times(sums, copies):
-    """The sums of many copies of the points."""
+    """Return the sums of many copies of the points."""
     return Sums(copies * sums.points, sums.gram * copies, sums.cross * copies)
 
 
@@ -796,7 +796,7 @@ def test_words_are_weighed_by_the_counts_of_all_clients_once(tmp_path, kind):
 
 
 def messages_of(path):
-    """Where the messages of a journal end, and whose they are."""
+    """Return where the messages of a journal end, and whose they are."""
     ends, end = [], 0
     for client, message in Journal(path).read():
         end += 12 + len(message)
@@ -805,7 +805,7 @@ def messages_of(path):
 
 
 def stopped(finished, target):
-    """A run as it was when the last message had come."""
+    """Return a run in its state when the last message had come."""
     (target / "checkpoint").mkdir(parents=True)
     shutil.copy(finished.folder / "config.toml", target)
     for part in ("counts", "sums"):

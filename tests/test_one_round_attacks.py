@@ -180,7 +180,7 @@ def test_a_client_refuses_requests_that_are_not_for_it_by_reason(door):
 
 
 def mutated(payload, rng):
-    """Some bytes changed, put in, cut out or cut off."""
+    """Change, insert, cut out or cut off some bytes."""
     content = bytearray(payload)
     for _ in range(int(rng.integers(1, 4))):
         at = int(rng.integers(0, max(1, len(content))))
@@ -199,7 +199,7 @@ def mutated(payload, rng):
 
 
 def twisted(sums, rng):
-    """Some numbers of honest sums changed, by a little or by a lot."""
+    """Change some numbers of honest sums, by a little or by a lot."""
     gram, cross = (matrix.toarray() for matrix in (sums.gram, sums.cross))
     points = sums.points
     for _ in range(int(rng.integers(1, 4))):
@@ -220,7 +220,7 @@ def twisted(sums, rng):
 
 
 def check_bounds(sums, points, most):
-    """What holds for the sums of any points, as far as two numbers at a time can say."""
+    """Check what holds for the sums of any points, as far as two numbers at a time can say."""
     gram = (sums.gram + triu(sums.gram, 1).T).toarray().astype(object)
     cross = sums.cross.toarray().astype(object)
     squares, counts, one = gram.diagonal()[1:], cross[0] >> BITS, 4**BITS
@@ -290,7 +290,7 @@ def test_each_bound_is_kept_to_the_last_number(door, where):
 
 
 def peak_of(payload, points, num_slots, num_outputs):
-    """The memory that reading takes, and why the payload is refused; None if it is not."""
+    """Return the memory that reading takes, and why the payload is refused; None if it is not."""
     problem = None
     tracemalloc.start()
     try:
@@ -303,12 +303,12 @@ def peak_of(payload, points, num_slots, num_outputs):
 
 
 def bound(payload, num_slots, num_outputs):
-    """What docs/threats.md promises."""
+    """Check what docs/threats.md promises."""
     return 2500 * len(payload) + 128 * (num_slots + num_outputs) + 48 * 2**20
 
 
 def full(num_slots, num_outputs, share):
-    """Sums in which nothing is 0: all cells of pairs are equal, and a share of the others is not."""
+    """Return sums in which nothing is 0: all cells of pairs are equal, and a share of the others is not."""
     points, place = 4000, np.arange(1, num_slots + 1)
     gram = np.triu(np.ones((num_slots + 1, num_slots + 1), np.int64))
     gram[0], gram[place, place], gram[0, 0] = 32, 4, points * 4**BITS
@@ -319,7 +319,7 @@ def full(num_slots, num_outputs, share):
 
 
 def claim(num_slots, num_outputs, part):
-    """The beginning of a message that says, as shortly as possible, that no cell is 0."""
+    """Return the beginning of a message that says, as shortly as possible, that no cell is 0."""
     ones, counts = np.ones(num_slots, np.int64), np.ones(num_outputs, np.int64)
     slots, labels = wire._order_slots(ones, ones), wire._order_labels(counts)
     numbers = encode_sparse(ones) + encode(2 * ones, by_size(ones)) + encode_sparse(counts)
@@ -340,7 +340,7 @@ def claim(num_slots, num_outputs, part):
 )
 def test_a_small_message_that_claims_to_be_huge_takes_little_memory(part, num_slots, num_outputs, cells):
     payload = claim(num_slots, num_outputs, part)
-    # As many bytes more as the coder needs for so many numbers.
+    # As many bytes more as the coder needs for this many numbers.
     payload += bytes(cells // 107 + 100)
     peak, problem = peak_of(payload, 4000, num_slots, num_outputs)
     assert f"claim {cells:,} cells, more than sums over points have" in problem
@@ -419,7 +419,7 @@ class Liars:
 
 
 def lie(reply):
-    """Three slots that agree in pairs and cannot all agree, each pair as much as the squares allow."""
+    """Claim three slots that agree in pairs and cannot all agree, each pair as much as the squares allow."""
     header, payload = unpack(StatisticsHeader, reply, 2**20)
     _, num_slots, num_outputs, _ = wire._HEAD.unpack_from(payload)
     honest = decode_sums(payload, header.examples, num_slots, num_outputs, BITS)
@@ -508,7 +508,7 @@ class Slow(Liars):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(10))
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(data, tmp_path, moment):
+def test_a_run_that_is_killed_continues_to_the_same_bytes(data, tmp_path, moment):
     whole = run(ONCE, data, tmp_path / "whole", workers=1)
     journals = [Path("checkpoint") / f"{part}.bin" for part in (COUNTS, SUMS)]
     most = sum((whole.folder / name).stat().st_size for name in journals)
@@ -541,7 +541,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(data, tmp_path, moment):
 
 
 def parse(path):
-    """Part and client of every whole message of a journal."""
+    """Return part and client of every whole message of a journal."""
     content, found = path.read_bytes() if path.exists() else b"", []
     while len(content) >= 12:
         client, length = int.from_bytes(content[:4], "little"), int.from_bytes(content[4:12], "little")

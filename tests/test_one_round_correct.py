@@ -1,4 +1,4 @@
-"""Networks beside the linear model of one round: sums of scores, bytes, what is kept, and going on after a stop."""
+"""Networks beside the linear model of one round: sums of scores, bytes, what is kept, and resuming after a stop."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(finished: Path) -> Path:
-    """The same without networks."""
+    """Run the same without networks."""
     run(CORRECTED.replace(correct=0, budget_mib=0.0), DATA, finished.parent / "alone")
     return finished.parent / "alone"
 
@@ -214,7 +214,7 @@ def test_rounds_of_networks_follow_the_one_round() -> None:
 
 
 def test_networks_in_a_folder_must_fit(finished: Path, tmp_path: Path) -> None:
-    """Sealed anew by somebody who changed them: one sentence, no traceback."""
+    """Sealed again by somebody who changed them: one sentence, no traceback."""
     from fedmlh.storage import write_sealed
 
     files = {path.name: path.read_bytes() for path in (finished / "model").iterdir() if path.name != "manifest.json"}

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def draw_system(seed=0, num_points=400, num_slots=899):
-    """G + λI of points with few slots each, most of which are rare, as words are."""
+    """Draw G + λI of points with few slots each, most of them rare, as words are."""
     rng = np.random.default_rng(seed)
     columns = (num_slots ** rng.random((num_points, 6))).astype(int) - 1
     X = csr_matrix((rng.random(columns.size), columns.ravel(), np.arange(num_points + 1) * 6), (num_points, num_slots))

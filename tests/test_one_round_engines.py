@@ -19,7 +19,7 @@ from once import BASE, DATA, VARIANTS, differing, left
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each variant, run in process."""
+    """Return the folder of each variant, run in process."""
     folder = tmp_path_factory.mktemp("in-process")
     for name, config in VARIANTS.items():
         run(config, DATA, folder / name, workers=2)

@@ -85,7 +85,7 @@ def test_one_point_in_ten_is_held_out_by_what_it_holds() -> None:
 
 
 def parts(config: Config, data: Dataset) -> tuple[Any, ...]:
-    """What a run learns of points, from the points: X and outputs of those to fit and of those held out."""
+    """Return what a run learns about points: X and outputs of those to fit and of those held out."""
     task = Task(config, data.num_features, data.num_labels)
     seeds = task.draw_seeds()
     terms = Terms(Counts.of(data.train.X), config.feature_slots, weigh=False)
@@ -98,7 +98,7 @@ def parts(config: Config, data: Dataset) -> tuple[Any, ...]:
 
 
 def errors(config: Config, data: Dataset) -> dict[float, float]:
-    """The squared error on held-out points of the solution for the others, by another library."""
+    """Return the squared error on held-out points of the solution for the others, by another library."""
     X, Y, held_X, held_Y = (part.toarray() for part in parts(config, data))
     one = 2.0**config.point_bits
     found = {}
@@ -399,7 +399,7 @@ def test_a_client_that_holds_out_more_than_it_has_is_refused_and_named(tmp_path:
 
 
 def turn(sums: Sums) -> Sums:
-    """As much as there is of everything, with every product turned around: without it no points are left."""
+    """Claim as much as there is of everything, with every product reversed: without it, no points are left."""
     gram = sums.gram.copy().tolil()
     diagonal = gram.diagonal()
     gram = -gram
@@ -408,7 +408,7 @@ def turn(sums: Sums) -> Sums:
     return Sums(sums.points, csr_matrix(gram, dtype=np.int64), sums.cross)
 
 
-def test_sums_that_leave_no_points_choose_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sums_that_leave_no_points_choose_nothing_and_the_run_continues(tmp_path: Path) -> None:
     config, told = BASE.replace(num_clients=1, clients_per_round=1), list[str]()
     seen: dict[int, bytes] = {}
 
@@ -429,7 +429,7 @@ def test_sums_that_leave_no_points_choose_nothing_and_the_run_goes_on(tmp_path: 
 
 
 def tangle(sums: Sums) -> Sums:
-    """Three slots that agree in pairs and cannot all agree, each pair as much as the squares allow."""
+    """Claim three slots that agree in pairs and cannot all agree, each pair as much as the squares allow."""
     gram, cross = sums.gram.tolil(), sums.cross.tolil()
     gram[0, 1:], gram[1:, :], cross[1:, :] = 0, 0, 0
     square = sums.points * 4**BASE.point_bits

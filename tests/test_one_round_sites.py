@@ -55,7 +55,7 @@ NODE = 100  # that of site 0
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each variant, run in process."""
+    """Return the folder of each variant, run in process."""
     folder = tmp_path_factory.mktemp("in-process")
     for name, config in VARIANTS.items():
         run(config, DATA, folder / name)
@@ -107,7 +107,7 @@ class SiteGrid:
 
 @pytest.fixture(autouse=True)
 def _as_in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower sets in its processes before it calls an app; and no long pauses."""
+    """Set what Flower sets in its processes before it calls an app; and no long pauses."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(grid_module, "PAUSE", 0.01)
@@ -151,7 +151,7 @@ def test_every_site_can_make_the_model_of_what_it_was_sent(tmp_path: Path) -> No
     assert sent == {"sums", "model"}
 
 
-def test_a_server_that_dies_at_any_reply_goes_on_from_there(
+def test_a_server_that_dies_at_any_reply_continues_from_there(
     in_process: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each life sees one reply; a reply that has come is asked for no more."""
@@ -192,7 +192,7 @@ def test_a_journal_that_was_cut_or_changed_costs_no_more_than_asking_again(
     assert found.read_bytes() == expected.read_bytes()
 
 
-def test_absent_and_late_sites_are_named_and_the_run_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+def test_absent_and_late_sites_are_named_and_the_run_continues(in_process: dict[str, Path], tmp_path: Path) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=4))
     train_federation(federation, SiteGrid(federation, away=[1], silent=[4]))
     *asked, sent = federation.run.read_participation()
@@ -215,7 +215,7 @@ def test_a_site_that_connects_before_the_deadline_is_asked(in_process: dict[str,
     assert differing(federation.run.path, in_process["labels"]) == []
 
 
-def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
+def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_continue(
     in_process: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = make(tmp_path / "fed", BASE.replace(deadline=1, quorum=6))
@@ -226,7 +226,7 @@ def test_below_the_quorum_the_run_ends_with_a_sentence_and_can_go_on(
 
 
 def requests(task: Task, client: int) -> list[bytes]:
-    """What a site can be asked for."""
+    """Return what a site can be asked for."""
     terms = Terms(Counts.of(DATA.train.X), task.config.feature_slots, weigh=False)
     desk = Desk(task, {client: 10**6})
     return [desk.request(COUNTS, client, b""), desk.request(SUMS, client, terms.encode())]
@@ -253,7 +253,7 @@ def test_a_site_without_consent_or_with_few_points_sends_neither_counts_nor_sums
         assert refusal.value.reason == Reason.CONFIG
 
 
-def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sites_that_hold_few_points_out_do_not_send_them_and_the_run_continues(tmp_path: Path) -> None:
     """With a minimum of 2 points one site has too few, and with one of 16 all have."""
     base = VARIANTS["labels, held out"]
     held = {client: int(is_held_out(shard.X).sum()) for client, shard in divide(DATA.train, base).shards.items()}
@@ -292,7 +292,7 @@ def test_a_server_without_points_says_so_and_sites_are_told_what_it_asks_for(
     server, fed = write_text(tmp_path / "server", TEXTS["server"], CATALOGUE), tmp_path / "fed"
     init = ("federation", "init", fed, "one-round", "--data", server, "--address", "127.0.0.1:9092", "--sites", "north")
     assert call(*init, "--set", "min_site_points=2", "--set", "validation_fraction=0") == 0
-    assert "choose nothing, and are not trained on" in capsys.readouterr().err.replace("\n", " ")
+    assert "are not used, neither to choose nor to train" in capsys.readouterr().err.replace("\n", " ")
     points = Federation(fed).server_points()
     assert len(points.dataset.train) == 0 < len(points.dataset.test)
     assert points.frequencies.counts.sum() > 0
@@ -419,7 +419,7 @@ def test_recommended_asks_real_sites_for_no_statistics(tmp_path: Path, capsys: p
     init = ("federation", "init", tmp_path / "fed", "recommended", "--data", server, "--address", "127.0.0.1:9092")
     assert call(*init, "--sites", "north,south", "--set", "top_k=1") == 0
     shown = capsys.readouterr().err.replace("\n", " ")
-    assert "networks in rounds: --set training=one-round needs sites that agree" in shown
+    assert "trains networks in rounds: training=one-round needs sites that agree" in shown
     assert "sites know labels by name, so even these few are hashed" in shown
     settled = Config.load(tmp_path / "fed" / "public" / "config.toml")
     assert (settled.training, settled.label_key, settled.label_map) == ("rounds", "name", "murmur3")
@@ -463,7 +463,7 @@ exchange.Respondent.reply = reply
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Path], tmp_path: Path) -> None:
+def test_a_server_that_is_killed_while_it_asks_continues(in_process: dict[str, Path], tmp_path: Path) -> None:
     """Once between the counts of two sites and once between their sums."""
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)

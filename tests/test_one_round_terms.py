@@ -16,7 +16,7 @@ from fedmlh.oneround.desk import Desk
 from fedmlh.runs.folder import RunFolder
 from once import BASE, DATA, differing, left
 
-#: Everybody but this client sends counts, and so many sums come before the run is stopped.
+#: Everybody but this client sends counts, and this many sums come before the run is stopped.
 LATE, STOPPED = 5, 3
 #: Parts of the exchange, as the log counts them.
 FIRST, SECOND = 0, 1
@@ -64,7 +64,7 @@ def stop(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which a client sends sums and no counts, all in one life."""
+    """Run with a client that sends sums and no counts, all in one life."""
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     run(BASE, DATA, folder, engine=Line(away=[(FIRST, LATE)]))
     return folder

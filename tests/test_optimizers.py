@@ -22,7 +22,7 @@ def draw(seed, size=20):
 
 
 def walk(config, changes):
-    """Models of successive rounds."""
+    """Return the models of successive rounds."""
     model, kept, models = draw(0), {}, []
     for change in changes:
         model, kept = find_step(config.server_optimizer)(config, model, MeanDelta(change, 1.0, 8), kept)
@@ -96,7 +96,7 @@ def test_the_servers_learning_rate_scales_the_first_step(name):
 
 
 def run_model(config, folder, **how):
-    """The last global model, and the one that was evaluated."""
+    """Return the last global model, and the one that was evaluated."""
     run(config, open_dataset(config), folder, **how)
     checkpoints = sorted((folder / "checkpoint").glob("round-*"))
     return checkpoints[-1]

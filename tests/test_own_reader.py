@@ -88,7 +88,7 @@ def test_a_run_records_it_and_its_folder_asks_for_it(table, tmp_path, capsys):
         del parts._parts[part], parts._foreign[part]
     capsys.readouterr()
     assert call("eval", tmp_path / "run") == 2
-    assert "the reader 'csv' comes from own_reader.py: load it with --parts" in " ".join(
+    assert "the reader 'csv' comes from own_reader.py: load that file first (fedmlh.load_parts, --parts)" in " ".join(
         capsys.readouterr().err.split()
     )
 
@@ -102,7 +102,7 @@ def test_sites_in_folders_of_their_own_are_one_data_set(tmp_path):
 
 
 def age(folder: Path) -> None:
-    """As if the files had been left alone for a while."""
+    """Make files look as if they had been left alone for a while."""
     for path in folder.iterdir():
         os.utime(path, (time.time() - 60,) * 2)
 
@@ -141,7 +141,7 @@ def csr(*rows) -> csr_matrix:
 
 
 def broken(matrix: csr_matrix, place: int) -> csr_matrix:
-    """A matrix that points beyond itself."""
+    """Make a matrix that points beyond itself."""
     matrix.indices[1] = place
     return matrix
 

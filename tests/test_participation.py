@@ -87,7 +87,7 @@ def weights(folder):
 
 
 def measured(folder):
-    """What the rounds measured, but for time, and for the bytes of replies that did not count."""
+    """Return what the rounds measured, without time and without the bytes of replies that did not count."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in record.items() if not key.startswith("seconds") and key != "bytes_up"}
@@ -97,7 +97,7 @@ def measured(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of each variant in which much goes wrong."""
+    """Run each variant while much goes wrong."""
     place = tmp_path_factory.mktemp("runs")
     for seed, (name, config) in enumerate(VARIANTS.items()):
         run(config, DATA, place / name, engine=faulty(seed))
@@ -175,7 +175,7 @@ def test_a_resumed_run_has_the_log_of_an_unbroken_one(tmp_path):
 
 
 @pytest.mark.parametrize("dead_round", [1, 3])
-def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_the_run_goes_on(tmp_path, dead_round):
+def test_a_round_given_up_ends_with_a_clear_message_and_others_are_asked_when_the_run_continues(tmp_path, dead_round):
     class Silent(Faulty):
         def exchange(self, sampled, outbox):
             if outbox.place[0] == dead_round:

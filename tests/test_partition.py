@@ -1,4 +1,4 @@
-"""Which client owns which points: the law of each partition, and the division of a run built on it."""
+"""Which client owns which points: the rule of each partition, and the division of a run built on it."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ N, P, K = 503, 40, 6
 
 
 def make_split(seed=0, n=N, p=P, sites=K):
-    """Points whose one feature is their own number, label frequencies from 40 % down to none, some points bare."""
+    """Make points whose one feature is their number, label frequencies from 40 % to none, and some bare points."""
     rng = np.random.default_rng(seed)
     frequency = 0.4 / np.arange(1, p + 1)
     Y = rng.random((n, p)) < rng.permutation(frequency)
@@ -29,23 +29,23 @@ def make_split(seed=0, n=N, p=P, sites=K):
 
 
 def one_label_each(p):
-    """Thirty points that carry labels 0, 1, …, p - 1, 0, … in turn."""
+    """Make thirty points that carry labels 0, 1, …, p - 1, 0, … in turn."""
     Y = np.eye(p, dtype=np.float32)[np.arange(30) % p]
     return Split(csr_matrix(np.ones((30, 1), np.float32)), csr_matrix(Y))
 
 
 def who(split):
-    """The numbers of a split's points, as make_split wrote them."""
+    """Return the numbers of a split's points, as make_split wrote them."""
     return split.X.toarray()[:, 0].astype(int) - 1
 
 
 def held_out(division):
-    """The clients' parts of the validation part, as splits."""
+    """Return the clients' parts of the validation part, as splits."""
     return {client: division.validation.take(rows) for client, rows in division.held_out.items()}
 
 
 def assign(name, split, num_clients=K, seed=0, other=None, **options):
-    """Rows of each client: the rule is fitted on `split` and applied to it, or to `other`."""
+    """Return the rows of each client: the rule is fitted on `split` and applied to it, or to `other`."""
     rng = np.random.default_rng(seed)
     config = Config(partition=name, num_clients=num_clients, clients_per_round=1, **options)
     rule = fit_partition(config, split, rng)
@@ -53,7 +53,7 @@ def assign(name, split, num_clients=K, seed=0, other=None, **options):
 
 
 def top_labels(split, count):
-    """The most frequent labels, the lower number first where counts tie."""
+    """Return the most frequent labels, the lower number first where counts tie."""
     counts = split.Y.toarray().sum(axis=0)
     return sorted(range(len(counts)), key=lambda label: (-counts[label], label))[:count]
 
@@ -146,7 +146,7 @@ class TestPaperText:
             mine = [label for label, owner in zip(frequent, owners, strict=True) if k in owner]
             assert (dense[np.ix_(rows, mine)].any(axis=1) | bare[rows]).all()
 
-    def test_bare_points_are_dealt_out_evenly(self):
+    def test_bare_points_are_spread_evenly(self):
         split = make_split()
         clients = assign("paper-text", split, frequent_threshold=1.0)
         sizes = [len(rows) for rows in clients]
@@ -184,7 +184,7 @@ class TestIid:
 class TestDirichlet:
     @staticmethod
     def skew(alpha, seed):
-        """How far the clients' shares of the leading labels' points are from equal, averaged over labels."""
+        """Return how far the clients' shares of the leading labels' points are from equal, averaged over labels."""
         split = make_split(seed)
         dense, counts = split.Y.toarray(), split.Y.toarray().sum(axis=0)
         clients = assign("dirichlet", split, seed=seed, dirichlet_alpha=alpha)

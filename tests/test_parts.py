@@ -23,6 +23,7 @@ from fedmlh.model.local_training import HashedShard, train_shard
 from fedmlh.model.losses import Loss, binary_cross_entropy
 from fedmlh.model.recipe import Recipe
 from fedmlh.model.stack import Stack
+from once import VARIANTS
 from tiny import TINY
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
@@ -68,7 +69,7 @@ def test_a_run_with_own_parts_resumes_replays_evaluates_and_predicts(tmp_path):
     assert 0 < summary["coverage"]["1"] < summary["coverage"]["5"] <= 1
     without = call_apart("eval", out)
     assert without.returncode == 2
-    assert "--parts own_parts.py" in without.stderr
+    assert "load that file first (fedmlh.load_parts, --parts)" in without.stderr
     assert "Traceback" not in without.stderr
 
 
@@ -173,6 +174,19 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, text, sai
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_cannot_take_the_name_of_a_figure(tmp_path):
+    rounds = run(TINY.replace(rounds=1, local_baseline=True), open_dataset(TINY), tmp_path / "rounds", progress=False)
+    config = VARIANTS["corrected"]
+    once = run(config, open_dataset(config), tmp_path / "once", progress=False)
+    kept = json.loads((Path(__file__).parent / "golden/folders/federation/run/summary.json").read_text())
+    for summary in (rounds.summary, once.summary, kept):
+        figures = {*summary, *(name for row in summary.get("clients", []) for name in row)}
+        assert figures > {"precision", "seed"}
+        for name in figures:
+            with pytest.raises(UserError, match=f"the metric '{name}' has the name of a figure in summary.json"):
+                parts.register("metric", name, object)
 
 
 def test_a_name_that_is_not_registered_is_refused_with_the_nearest():

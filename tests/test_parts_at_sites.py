@@ -46,7 +46,7 @@ CPU = torch.device("cpu")
 
 
 def forget() -> None:
-    """As in a process that has just begun."""
+    """Forget loaded parts, as in a process that has just begun."""
     for part in list(parts._foreign):
         del parts._parts[part], parts._foreign[part]
     for module in parts._files:
@@ -83,7 +83,7 @@ def test_no_code_is_handed_out(federation: Federation) -> None:
 
 
 def marked(tmp_path: Path) -> tuple[bytes, Path]:
-    """The example in another version, which leaves a file where it is executed."""
+    """Write the example in another version, which leaves a file where it is executed."""
     mark = tmp_path / "executed"
     return SOURCE + f"open({str(mark)!r}, 'w').close()\n".encode(), mark
 
@@ -121,7 +121,7 @@ def test_code_in_the_folder_that_was_handed_out_is_never_executed(federation: Fe
     other, mark = marked(tmp_path)
     public = federation.path / "public"
     keep_parts(public / "parts", {HASH: ("own_parts.py", other)})
-    with pytest.raises(UserError, match=r"the partition 'label-skew' comes from own_parts\.py: load it with --parts"):
+    with pytest.raises(UserError, match=r"the partition 'label-skew' comes from own_parts\.py: load that file first"):
         Agreement.load(public)
     assert not mark.exists()
 
@@ -218,7 +218,7 @@ class Share(Plain):
 def test_a_metric_that_does_not_add_up_is_refused_where_a_federation_is_made(tmp_path: Path) -> None:
     parts.register("metric", "plain", Plain)
     config = TINY.replace(**SITES, partition="iid", metrics=("plain",))
-    with pytest.raises(UserError, match="'plain' does not say how it adds up over sites"):
+    with pytest.raises(UserError, match="'plain' cannot be added up over sites"):
         create_loopback(config, open_dataset(config), tmp_path / "fed")
     assert not (tmp_path / "fed" / "public").exists()
 

@@ -1,4 +1,4 @@
-"""A plan keeps to its budget and to Lemma 2, does no worse than the paper, and says what a run will report."""
+"""A plan stays within its budget and Lemma 2, does no worse than the paper, and says what a run will report."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def test_the_table_shows_smaller_and_larger_models_and_marks_the_one_to_take(cap
         round(candidate.gain, 1) for candidate in plan.candidates if candidate is not plan.chosen
     )
     assert "points of P@k with half of it" in shown
-    assert lines[-2:] == [plan.command, "say --features and --nonzeros, or --data, to see what one round costs"]
+    assert lines[-2:] == [plan.command, "give --features and --nonzeros, or --data, to see what one round costs"]
     assert max(map(len, lines[: 1 + len(rows)])) <= 80
 
 
@@ -126,7 +126,7 @@ def test_every_candidate_keeps_to_its_budget(labels, features, budget):
 
 
 @settings(deadline=None, max_examples=60)
-@example(10**6, 63, 2.0)  # hardly enough for so many labels
+@example(10**6, 63, 2.0)  # hardly enough for this many labels
 @given(st.integers(100, 10**6), st.integers(1, 10**6), st.sampled_from([0.0, 2.0, 50.0]))
 def test_it_takes_what_recommended_would_choose_by_itself(labels, features, budget):
     recommended = Config.load("recommended").replace(training="rounds", num_clients=10, clients_per_round=4)
@@ -153,7 +153,7 @@ def test_it_takes_what_recommended_would_choose_by_itself(labels, features, budg
         ("--labels 100 --clients-per-round 0", "clients_per_round is 0"),
         ("--labels 100 --clients 0", "num_clients is 0"),
         ("--labels 100 --clients 3 --clients-per-round 4", "there are only 3 clients"),
-        ("--points 5 --positives 5", "with --labels, or name a data folder with --data"),
+        ("--points 5 --positives 5", "give --labels, or name a data folder with --data"),
         ("--labels 100 --data somewhere", "--labels follows from --data"),
         ("--nonzeros 100 --data somewhere", "--nonzeros follows from --data"),
         ("--data somewhere", "somewhere: there is no such folder"),
@@ -290,10 +290,10 @@ def test_it_says_what_is_missing_to_plan_one_round(capsys):
     assert plan_once(capsys, "--labels", 60) is plan_once(capsys, *sizes) is None
     assert call("plan", "--labels", 60) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "say --points, --positives, --features and --nonzeros, or --data, to see what one round costs"
+        "give --points, --positives, --features and --nonzeros, or --data, to see what one round costs"
     )
     assert call("plan", *sizes) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "say --nonzeros, or --data, to see what one round costs"
+    assert capsys.readouterr().out.splitlines()[-1] == "give --nonzeros, or --data, to see what one round costs"
 
 
 def test_a_machine_without_memory_is_told_so(capsys, monkeypatch):

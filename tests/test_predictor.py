@@ -83,7 +83,7 @@ def by_torch(bundle: Bundle, X: csr_matrix, k: int) -> tuple[np.ndarray, np.ndar
 
 
 def assert_agree(bundle: Bundle, X: csr_matrix, asked: object, k: int) -> None:
-    """Same scores; same labels, but where scores are closer than rounding."""
+    """Compare scores, and labels where scores are not closer than rounding."""
     labels, scores = by_torch(bundle, X, k)
     found = list(Model(bundle).rank(asked, k))
     assert len(found) == len(labels)

@@ -26,7 +26,7 @@ CELLS = [(name, algorithm) for name in SIZES for algorithm in ("fedmlh", "fedavg
 
 
 def printed(name, algorithm):
-    """Unit, parameters, size, volume, rounds of one cell."""
+    """Return unit, parameters, size, volume and rounds of one cell."""
     unit, fedmlh, fedavg = PRINTED[name]
     return unit, *(fedmlh if algorithm == "fedmlh" else fedavg)
 

@@ -131,7 +131,7 @@ def test_sites_of_numbers(folder: Path) -> None:
     with pytest.raises(UserError, match="site north has 3 features, site south has 4"):
         load(folder)
     put(folder / "south", train__txt="1 3 2\n1 0:9\n", test__txt="0 3 2\n", labels__txt="a\nb\n")
-    with pytest.raises(UserError, match="should list the same labels in one order"):
+    with pytest.raises(UserError, match="should list the same labels in the same order"):
         load(folder)
     put_text(folder / "west", TRAIN, TEST)
     put(folder / "south", labels__txt="0\n1\n")

@@ -60,7 +60,7 @@ def _cluster():
 
 
 def left(folder):
-    """All that a run leaves but for time and memory: the model, what rounds measured, who took part, the state."""
+    """Return all that a run leaves, without time and memory: model, metrics, participation and state."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = {"participation": (folder / "participation.jsonl").read_text()}
     for record in records:

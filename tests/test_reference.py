@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def murmur3_of_int(key, seed):
-    """MurmurHash3_32 of the four bytes of one non-negative integer."""
+    """Return MurmurHash3_32 of the four bytes of one non-negative integer."""
     mask = 0xFFFFFFFF
     k = key * 0xCC9E2D51 & mask
     k = (k << 15 | k >> 17) & mask
@@ -46,7 +46,7 @@ def murmur3_of_int(key, seed):
 
 
 def make_points(seed=0):
-    """For each client dense X [n, d] (every third entry, both signs) and Y [n, p], with a bare point of each kind."""
+    """Make dense X [n, d] (every third entry, both signs) and Y [n, p] per client, with a bare point of each kind."""
     rng = np.random.default_rng(seed)
     clients = []
     for n in SIZES:
@@ -58,7 +58,7 @@ def make_points(seed=0):
 
 
 def hash_labels(Y, buckets, num_buckets):
-    """Lines 4-7: z[j, n, i] is the union over the labels l with h_j(l) = i of y[n, l]."""
+    """Follow lines 4-7: z[j, n, i] is the union over the labels l with h_j(l) = i of y[n, l]."""
     Z = np.zeros((len(buckets), len(Y), num_buckets))
     for j, n, label in itertools.product(range(len(buckets)), range(len(Y)), range(Y.shape[1])):
         if Y[n, label]:
@@ -67,7 +67,7 @@ def hash_labels(Y, buckets, num_buckets):
 
 
 def hash_features(X, seeds, dim):
-    """Values of colliding features summed; with no seeds the features as they are."""
+    """Sum the values of colliding features; without seeds, return the features as they are."""
     if not seeds:
         return [X.astype(np.float64)]
     hashed = []
@@ -96,7 +96,7 @@ def softmax(logits, z):
 
 
 def forward(weights, x):
-    """Activations of every layer, the logits last; `weights` alternates W [in, out] and b [out]."""
+    """Return the activations of every layer, logits last; `weights` alternates W [in, out] and b [out]."""
     layers = [x]
     for i in range(0, len(weights), 2):
         out = layers[-1] @ weights[i] + weights[i + 1]
@@ -135,7 +135,7 @@ def adam(lr, beta1=0.9, beta2=0.999, eps=1e-8):
 
 
 def device_train(weights, x, z, orders, config):
-    """DeviceTrain: one sub-model on one client, with an optimizer of its own; new weights, last epoch's mean loss."""
+    """Follow DeviceTrain: train one sub-model on one client, with its own optimizer; return weights and mean loss."""
     loss = {"bce": bce, "softmax": softmax}[config.loss]
     step = {"sgd": sgd, "adam": adam}[config.optimizer](config.learning_rate)
     for order in orders:
@@ -150,7 +150,7 @@ def device_train(weights, x, z, orders, config):
 
 
 def reference_round(models, points, sampled, orders, config):
-    """Lines 10-18 for R sub-models: every sampled client trains each of them, and each is averaged."""
+    """Follow lines 10-18 for R sub-models: every sampled client trains each of them, and each is averaged."""
     share = [len(orders[k][0]) if config.weighting == "examples" else 1 for k in sampled]
     share = np.array(share) / sum(share)
     averaged, losses = [], []
@@ -166,7 +166,7 @@ def reference_round(models, points, sampled, orders, config):
 
 
 def label_scores(models, features, buckets, loss, decoding):
-    """Mean over tables of what the label's bucket scores, one label at a time.  # -> [n, p]"""
+    """Return the mean over tables of what the label's bucket scores, one label at a time.  # -> [n, p]"""
     per_table = []
     for j, weights in enumerate(models):
         s = forward(weights, features[j % len(features)])[-1]
@@ -218,12 +218,12 @@ class Pair:
         self.task, self.server = self.fed.task, self.fed.server
 
     def split(self, model):
-        """The product's flat model as float64 weights of one sub-model after another."""
+        """Return the product's flat model as float64 weights of one sub-model after another."""
         views = [view.numpy().astype(np.float64) for view in self.task.stack.views(model)]
         return [[view[j] for view in views] for j in range(len(self.buckets))]
 
     def rounds(self):
-        """After each round: the product's model and loss, the reference's models and loss."""
+        """Yield after each round the product's model and loss, and the reference's models and loss."""
         models = self.split(self.fed.state.model)
         for t in range(1, ROUNDS + 1):
             sampled = self.server.sample(t, 0)
@@ -237,7 +237,7 @@ class Pair:
             yield self.fed.state.model, report.loss, models, loss
 
     def ranking(self, model, k, decoding):
-        """The product's top k for every point of client 0: labels, scores."""
+        """Return the product's top k for every point of client 0: labels, scores."""
         seeds = self.server.seeds
         buckets = torch.from_numpy(self.task.label_map(seeds, Labels.numbered(P).keys).buckets)
         features = self.task.feature_map(seeds).apply(csr_matrix(make_points()[0][0]))
@@ -262,7 +262,7 @@ def flatten(models):
 
 
 def assert_ranked(labels, values, scores, tolerance):
-    """The given top k is the brute-force one: exactly where scores differ by more than rounding or not at all."""
+    """Compare the top k with the brute-force one: exactly where scores differ by more than rounding or not at all."""
     k, decided = labels.shape[1], 0
     for i, row in enumerate(scores):
         best = sorted(range(len(row)), key=lambda label, row=row: (-row[label], label))

@@ -40,7 +40,7 @@ FIGURES = [*(f"figure{number}" for number in range(1, 6)), *(f"figure-{name}" fo
 
 
 def write(out: Path, **options) -> tuple[Report, list[str]]:
-    """The tiny report, and the jobs that had to be run for it."""
+    """Return the tiny report, and the jobs that had to be run for it."""
     done = []
     report = reproduce(
         [TINY], SCALE, out, device="cpu", processes=2, watch=lambda job, *_: done.append(job.name), **options
@@ -115,7 +115,7 @@ def test_nobody_may_send_more_than_the_papers_fedmlh():
 
 
 def fake_result(job: Measurement, best: int, top: dict[str, float]) -> dict:
-    """A result as a run would leave it, with figures that are easy to add up."""
+    """Return a result as a run would leave it, with figures that are easy to add up."""
     metrics = dict.fromkeys(("precision", "precision_paper", "precision_frequent", "precision_infrequent"), top)
     size = 2**21 if job.config.is_fedavg else 2**20
     summary = {**metrics, "best_round": best, "paper_volume_bytes": best * 4 * size, "model_bytes": size}
@@ -216,7 +216,7 @@ def test_what_is_done_is_not_done_again(written: Path, tmp_path: Path):
     assert all(results.find(make_job(job, out)) is None for job in jobs), "other rounds"
 
 
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path):
+def test_a_run_continues_where_it_was_stopped(tmp_path: Path):
     dataset = TINY.open()
     job = make_plan(["figure3"], [TINY], [dataset], SCALE, "cpu")[0]
     run(job.config.replace(rounds=1), dataset, find_scratch(job, tmp_path / "stopped"), workers=1)
@@ -315,7 +315,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
+def test_ctrl_c_ends_it_at_once_and_the_same_command_continues(tmp_path: Path):
     options = ["--only", "figure3", "--jobs", 2, "--device", "cpu"]
     command = make_command("reproduce", *options, "--out", tmp_path / "out")
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -327,7 +327,7 @@ def test_ctrl_c_ends_it_at_once_and_the_same_command_goes_on(tmp_path: Path):
     said = started.communicate(timeout=60)[1]
     assert started.returncode == 130
     assert time.monotonic() - asked < 30
-    assert said.strip() == "fedmlh: stopped; the same command goes on from here"
+    assert said.strip() == "fedmlh: stopped; the same command continues from here"
     while time.monotonic() < deadline:  # the workers see that their parent is gone
         try:
             os.killpg(started.pid, 0)

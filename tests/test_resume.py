@@ -1,4 +1,4 @@
-"""A run that is stopped, at any moment and in any way, goes on to the same bits.
+"""A run that is stopped, at any moment and in any way, continues to the same bits.
 
 Runs that die do so in children of one helper process (this file run as a script), which imports torch once and forks.
 """
@@ -81,7 +81,7 @@ def data():
 
 
 def outcome(folder):
-    """All that a run leaves but for what time and memory it took, by name: files of the model, metrics, summary."""
+    """Return all that a run leaves except time and memory, by name: files of the model, metrics, summary."""
     found = {f"model/{path.name}": path.read_bytes() for path in (folder / "model").iterdir()}
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
@@ -95,13 +95,13 @@ def outcome(folder):
 
 
 def differing(folder, expected):
-    """Names of what a run left that is not what was expected."""
+    """Return the names of what a run left that is not as expected."""
     found = outcome(folder)
     return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
 
 
 def snapshot(folder):
-    """Every file below a folder, by name, but for a lock that a kill left."""
+    """Return every file below a folder by its name, except a lock that a kill left."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK)
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -111,7 +111,7 @@ def generations(folder):
 
 
 def is_whole(folder):
-    """Whether the two newest generations can be read; an older one may be half removed."""
+    """Say whether the two newest generations can be read; an older one may be half removed."""
     try:
         sealed = [Sealed(folder / "checkpoint" / name) for name in generations(folder)[-2:]]
         return all(one.read(name, 2**20) for one in sealed for name in one.digests)
@@ -120,7 +120,7 @@ def is_whole(folder):
 
 
 def copy_linked(source, target):
-    """A copy in which files that were one before are one again, as generations of checkpoints share files."""
+    """Copy a folder so that files that were one before are one again, as generations of checkpoints share files."""
     copies = {}
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
@@ -163,7 +163,7 @@ def serve():
 
 
 def live(order, place, marks):
-    """A child's whole life."""
+    """Run a child's whole life."""
     for handle, path in ((1, os.devnull), (2, place / "stderr")):
         with open(path, "wb") as file:
             os.dup2(file.fileno(), handle)
@@ -185,7 +185,7 @@ def live(order, place, marks):
 
 
 def await_moment(order, marks):
-    """Return when the child has begun a phase so many times, and a little later."""
+    """Wait until the child has begun a phase this many times, and a little longer."""
     phase, times, delay = order["moment"]
     if phase != "start":
         place = list(PHASES).index(phase)
@@ -195,7 +195,7 @@ def await_moment(order, marks):
 
 
 def obey(order, place, marks):
-    """One attempt at a run: through the engine or the command line, with whatever is to go wrong in it."""
+    """Make one attempt at a run: through the engine or the command line, with whatever is to go wrong in it."""
     config, out = Config(**order["config"]), Path(order["out"])
     toml = place / "config.toml"
     toml.write_text(config.to_toml())
@@ -265,7 +265,7 @@ def watch_disk(crash, marks):
 
 
 def tear(handle):
-    """What a file that was not synced may look like after a loss of power: only its first half is there."""
+    """Cut a file to what may be left without a sync after a loss of power: its first half."""
     size = os.fstat(handle).st_size
     try:
         os.truncate(f"/proc/self/fd/{handle}", size // 2)
@@ -315,7 +315,7 @@ def helper(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unbroken(helper, tmp_path_factory):
-    """What each variant gives when nothing disturbs it, by number of rounds."""
+    """Return what each variant gives when nothing disturbs it, by number of rounds."""
     place = tmp_path_factory.mktemp("unbroken")
 
     @functools.cache
@@ -372,7 +372,7 @@ FEW = {"rounds": SHORT, "num_clients": 3, "clients_per_round": 2}
 
 @pytest.fixture(scope="module")
 def disk_calls(helper, tmp_path_factory):
-    """How often a short run touches the disk, from its first to its last call, and what it gives."""
+    """Return how often a short run touches the disk, from its first to its last call, and what it gives."""
     out = tmp_path_factory.mktemp("calls") / "run"
     calls = helper.run(VARIANTS["fp16"].replace(**FEW), out)["calls"]
     return calls, outcome(out)
@@ -400,7 +400,7 @@ def test_a_run_that_dies_at_any_change_of_the_disk_gives_the_same_bits(helper, d
 
 @pytest.fixture(scope="module")
 def stopped(helper, tmp_path_factory):
-    """A run of five rounds as a crash in the sixth would leave it."""
+    """Return a run of five rounds as a crash in the sixth would leave it."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     config = VARIANTS["fp16"]
     assert helper.run(config, out, signal=signal.SIGKILL, moment=["train", 6, 0.0])["killed"]
@@ -409,14 +409,14 @@ def stopped(helper, tmp_path_factory):
 
 
 def load(out):
-    """The checkpoints of a run folder, opened under the run's own name, which the oldest tells."""
+    """Return the checkpoints of a run folder, opened under the run's own name, which the oldest one tells."""
     oldest = json.loads((out / "checkpoint" / generations(out)[0] / "state.json").read_bytes())
     stack = Task(BASE, data().num_features, data().num_labels).stack
     return Checkpoints(out / "checkpoint", oldest["run"], stack, torch.device("cpu"), BASE.num_clients).load()
 
 
 def freeze(progress):
-    """A checkpoint's content in a form that can be compared."""
+    """Return a checkpoint's content in a form that can be compared."""
 
     def bits(tensors):
         return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
@@ -442,7 +442,7 @@ def flip(path, bit):
 
 
 def draw_flips(folder, count, seed):
-    """Bits of all files of a folder, as many of each file, so that the small ones are hit as well."""
+    """Draw bits of all files of a folder, as many of each file, so that the small ones are hit as well."""
     rng = np.random.default_rng(seed)
     files = sorted(folder.iterdir())
     return [
@@ -569,7 +569,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, monkeypatch, variant):
     assert [differing(tmp_path / str(number), expected) for number in range(len(shuffles))] == [[]] * len(shuffles)
 
 
-# Going on under other settings.
+# Resuming with other settings.
 
 
 @pytest.fixture(scope="module")
@@ -640,7 +640,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(helper, unbroken, tmp_path,
 @pytest.mark.parametrize(
     ("phase", "times"), [("open", 1), ("train", 2), ("evaluate", 3), ("checkpoint", 2), ("model", 1)]
 )
-def test_an_interrupted_run_says_how_to_go_on_and_goes_on(helper, unbroken, tmp_path, phase, times):
+def test_an_interrupted_run_says_how_to_continue_and_continues(helper, unbroken, tmp_path, phase, times):
     out = tmp_path / "run"
     end = helper.run(VARIANTS["fp16"], out, cli=True, signal=signal.SIGINT, moment=[phase, times, 0.002])
     assert end["code"] == 130, end

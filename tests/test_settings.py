@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedmlh import parts
+from fedmlh.cli.sweeps import make_methods
 from fedmlh.config import SECTIONS, SETTINGS, Config, explain_settings, parse_setting, presets
 from fedmlh.data.dataset import Labels
 from fedmlh.errors import UserError
@@ -22,6 +23,12 @@ ONCE = ROUNDS.replace(training="one-round")
 BESIDE = {"learning_rate", "learning_rate_decay", "loss_tau"}
 #: In one round these have no second value.
 ONE_VALUE = {"selection", "shared_fraction"}
+#: What the first config of a comparison decides for all.
+SHARED = set(
+    "data data_format text_features text_dim synthetic_points synthetic_features synthetic_labels partition "
+    "dirichlet_alpha num_clients validation_fraction seed top_k metrics frequent_threshold propensity_a propensity_b "
+    "device".split()
+)
 BOTH = [pytest.param(base, name, id=f"{base.training}-{name}") for base in (ROUNDS, ONCE) for name in SETTINGS]
 
 
@@ -70,7 +77,7 @@ def make_task(config: Config) -> Task:
 
 
 def agree(config: Config) -> dict[str, object]:
-    """What real sites agree on; who they are, and in which files they have parts, is no setting."""
+    """Return what real sites agree on; who they are, and in which files they have parts, is no setting."""
     sites = tuple(f"site-{number}" for number in range(config.num_clients))
     terms = Agreement(
         "host:1", sites, config, make_task(config).num_features, Labels.numbered(50), None, None, b""
@@ -132,6 +139,15 @@ def test_every_setting_belongs_to_one_section_and_says_what_it_is():
     for section in SECTIONS.values():
         assert f"[{section.name}] {section.title}\n" in shown
     assert all(f"\n  {name} = " in shown for name in SETTINGS)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_methods_of_a_comparison_share_data_measures_and_partition(name, tmp_path):
+    for file, config in (("first", ROUNDS), ("second", other(ROUNDS, name))):
+        (tmp_path / f"{file}.toml").write_text(config.to_toml())
+    files = [str(tmp_path / f"{file}.toml") for file in ("first", "second")]
+    first, second = make_methods(files, {}, lambda file, more: Config.load(file).replace(**more))
+    assert (getattr(first.config, name) == getattr(second.config, name)) == (name in SHARED)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

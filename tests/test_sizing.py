@@ -1,4 +1,4 @@
-"""Chosen sizes keep to the budget, suit any data, and are the same for everyone who sees the same sizes."""
+"""Chosen sizes stay within the budget, suit any data, and are the same for everyone who sees the same sizes."""
 
 import re
 from dataclasses import replace
@@ -167,7 +167,7 @@ def test_given_sizes_are_left_alone():
     assert choose_sizes(config, SETS["EurLex"]) == (config, [])
     with pytest.raises(UserError, match="set sizes=auto"):
         config.replace(budget_mib=2.0)
-    with pytest.raises(UserError, match="or -1, which stands for one that suits the data, with sizes 'auto' only"):
+    with pytest.raises(UserError, match="with sizes 'auto' only, -1, which means one that suits the data"):
         config.replace(loss_tau=-1.0)
 
 

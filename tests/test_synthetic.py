@@ -32,10 +32,10 @@ STATISTICS = {
     "labels of <= 5 points": (0.498, 0.876, 0.839, 1.2),
     "positives below 1 %": (0.56, 0.796, 0.979, 1.3),
     "positives below 0.1 %": (0.132, 0.448, 0.704, 1.4),
-    "labels a point": (6.45, 11.2, 2.74, 1.05),
+    "labels per point": (6.45, 11.2, 2.74, 1.05),
     "labels spread": (0.322, 1.05, 0.64, 2.2),
     "labels 90 %": (9, 22, 5, 1.4),
-    "words a point": (26.1, 18.9, 87.5, 1.05),
+    "words per point": (26.1, 18.9, 87.5, 1.05),
     "words spread": (0.297, 0.563, 0.611, 2),
     "words 90 %": (36, 31, 151, 1.4),
     "top word": (1, 0.0846, 0.477, 5),
@@ -52,7 +52,7 @@ STATISTICS = {
 
 
 def measure(X: csr_matrix, Y: csr_matrix) -> dict[str, float]:
-    """What makes data extreme, as numbers that can be compared between two sets of one shape."""
+    """Return what makes data extreme, as numbers that can be compared between two sets of one shape."""
     n, d = X.shape
     Y = Y.astype(np.float32)
     points = np.sort(np.bincount(Y.indices, minlength=Y.shape[1]))[::-1]
@@ -71,10 +71,10 @@ def measure(X: csr_matrix, Y: csr_matrix) -> dict[str, float]:
         "positives below 1 %": points[points < 0.01 * n].sum() / points.sum(),
         "positives below 0.1 %": points[points < 0.001 * n].sum() / points.sum(),
         # Lengths: mean, standard deviation over mean, 90 % quantile.
-        "labels a point": labels_of.mean(),
+        "labels per point": labels_of.mean(),
         "labels spread": labels_of.std() / labels_of.mean(),
         "labels 90 %": np.quantile(labels_of, 0.9),
-        "words a point": words_of.mean(),
+        "words per point": words_of.mean(),
         "words spread": words_of.std() / words_of.mean(),
         "words 90 %": np.quantile(words_of, 0.9),
         # Words: shares of points that have the word of a rank.
@@ -94,7 +94,7 @@ def measure(X: csr_matrix, Y: csr_matrix) -> dict[str, float]:
 
 
 def measure_pairs(Y: csr_matrix) -> tuple[float, float]:
-    """Of all pairs of labels of a point: the share that another point has too; the median lift of frequent labels."""
+    """Return the share of a point's label pairs that another point has too, and the median lift of frequent labels."""
     together = triu(Y.T @ Y, k=1)
     points = np.bincount(Y.indices, minlength=Y.shape[1])
     first, second = points[together.row], points[together.col]
@@ -108,7 +108,7 @@ def measure_pairs(Y: csr_matrix) -> tuple[float, float]:
 
 
 def draw_friends(Y: csr_matrix, fewest: int, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Pairs of different points with a common label; labels are drawn by their points, from so few to so many."""
+    """Draw pairs of different points with a common label; labels are drawn by their points, within these bounds."""
     by_label = Y.tocsc()
     points = np.diff(by_label.indptr)
     weights = np.where((points >= fewest) & (points <= most), points, 0)
@@ -129,7 +129,7 @@ def demo() -> Dataset:
 
 
 def precision(scores: np.ndarray, Y: csr_matrix) -> float:
-    """P@1 of scores [n, p]."""
+    """Return P@1 of scores [n, p]."""
     return float(Y[np.arange(Y.shape[0]), scores.argmax(axis=1)].mean())
 
 
@@ -153,8 +153,8 @@ def test_synthetic_set_of_a_real_shape_has_its_statistics(name: str) -> None:
         num_test=num_test,
         num_features=num_features,
         num_labels=num_labels,
-        labels_per_point=STATISTICS["labels a point"][column],
-        words_per_point=STATISTICS["words a point"][column],
+        labels_per_point=STATISTICS["labels per point"][column],
+        words_per_point=STATISTICS["words per point"][column],
     )
     found = measure(data.train.X, data.train.Y)
     assert found.keys() == STATISTICS.keys()
@@ -261,9 +261,9 @@ def test_words_tell_rare_labels_too(demo: Dataset) -> None:
     ("sizes", "problem"),
     [
         ({"num_test": 0}, "at least one"),
-        ({"labels_per_point": 0.5}, "labels a point"),
-        ({"labels_per_point": float("nan")}, "labels a point"),
-        ({"num_features": 10}, "words a point"),
+        ({"labels_per_point": 0.5}, "labels per point"),
+        ({"labels_per_point": float("nan")}, "labels per point"),
+        ({"num_features": 10}, "words per point"),
         ({"num_points": 100}, "more points or fewer labels"),
     ],
 )

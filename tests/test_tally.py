@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def hear(**settings):
-    """A whole round's tally, empty, and all replies to it: good ones, a cut one, a refusal, and a silent client."""
+    """Return an empty tally of a round, and all replies to it: good ones, a cut one, a refusal, a silent client."""
     fed = Federation(clients_per_round=5, quorum=1, **settings)
     state = fed.run(2)
     heard = []
@@ -39,7 +39,7 @@ def hear(**settings):
 
 
 def content(tally):
-    """All that the server makes of a tally, as bits where it is numbers."""
+    """Return all that the server makes of a tally, as bits if it is numbers."""
     delta, extra = tally.mean_delta(), tally.extra()
     return (
         delta.mean.numpy().tobytes(),

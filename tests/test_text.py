@@ -65,7 +65,7 @@ def test_tfidf_is_what_scikit_learn_fits() -> None:
 
 def test_tfidf_needs_a_word_that_two_texts_share() -> None:
     for texts in (["one two", "three four"], ["", ""], []):
-        with pytest.raises(UserError, match="use text features `hashing`"):
+        with pytest.raises(UserError, match="use text_features 'hashing'"):
             TextFeatures.fit_tfidf(texts)
 
 

@@ -30,7 +30,7 @@ from fedmlh.hashing.theory import (
 
 
 def draw_labels(rng, n, p, mean):
-    """Points with about `mean` of p labels, the first labels far more frequent than the last."""
+    """Draw points with about `mean` of p labels, the first labels far more frequent than the last."""
     weights = 1 / np.arange(1, p + 1)
     return csr_matrix((rng.random((n, p)) < np.minimum(1, mean * weights / weights.sum())).astype(np.float32))
 
@@ -40,7 +40,7 @@ def hash_uniformly(rng, p, R, B):
 
 
 def one_label_each(labels, p):
-    """Points with one label each."""
+    """Draw points with one label each."""
     return csr_matrix((np.ones(len(labels), np.float32), (np.arange(len(labels)), labels)), shape=(len(labels), p))
 
 

@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "threats.md").read_text()
 
 
 def read_tests() -> dict[str, bool]:
-    """Every test of an attack, and whether it is a slow one."""
+    """Return every test of an attack, and whether it is a slow one."""
     found = {}
     for path in (ROOT / "tests").glob("test_attacks_*.py"):
         for node in ast.parse(path.read_text()).body:

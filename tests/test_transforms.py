@@ -31,7 +31,7 @@ class Shift:
 
 
 def sent_by(fed, k, **memory):
-    """The delta that a client sends, decoded, and what it stages."""
+    """Return the delta that a client sends, decoded, and what it stages."""
     reply, after = fed.clients[k].answer(fed.server.broadcast(fed.state, 0, k), Memory(**memory))
     header, payload = unpack(UpdateHeader, reply, len(reply))
     codec = make_codec(fed.config.update_codec)

@@ -1,4 +1,4 @@
-"""A search of settings: it begins with the defaults, keeps to its limits, never reads the test part, and repeats."""
+"""A search of settings: it begins with the defaults, stays within limits, never reads the test part, and repeats."""
 
 import csv
 import json
@@ -25,14 +25,14 @@ QUICK = ("--rounds", 3, "--clients", 3, "--budget", "60KiB", "--device", "cpu")
 
 
 def read_trials(out: Path) -> list[dict[str, str]]:
-    """The rows of trials.csv, but for the seconds."""
+    """Return the rows of trials.csv without the seconds."""
     with open(out / "trials.csv", newline="") as file:
         return [{name: cell for name, cell in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set whose test part nobody can read."""
+    """Return a small data set whose test part nobody can read."""
     folder = tmp_path_factory.mktemp("tune") / "data"
     write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     for name in ("X.tst.npz", "Y.tst.npz"):
@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a test part."""
+    """Return the same data set with a test part."""
     folder = tmp_path_factory.mktemp("whole") / "data"
     write(synthesize(num_points=240, num_features=60, num_labels=100, seed=1), folder, "npz")
     return folder
@@ -50,7 +50,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a search, made without a readable test part."""
+    """Return the folder of a search, made without a readable test part."""
     out = tmp_path_factory.mktemp("found") / "out"
     with pytest.raises(UserError):
         load(data)
@@ -146,7 +146,7 @@ def test_limits_hold_for_every_finished_trial(data: Path, tmp_path: Path, capsys
     assert (
         call("tune", data, "--out", tmp_path / "out", *quick, "--training", "one-round", "--bytes-per-round", 2000) == 2
     )
-    assert "the first trial of one-round does not keep to --bytes-per-round: a round would" in capsys.readouterr().err
+    assert "the first trial of one-round costs more than --bytes-per-round: a round would" in capsys.readouterr().err
     rounds = ("--training", "rounds", "--bytes-per-round", limit)
     assert call("tune", data, "--out", tmp_path / "out", *quick, *rounds) == 0
     trials = read_trials(tmp_path / "out")
@@ -238,7 +238,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
         (["--budget", "100"], "allow at least"),
         (["--training", "rounds", "--bytes-per-round", "900"], "--bytes-per-round 0.01 MiB is too little for networks"),
         (["--set", "num_tables=3"], "tune decides num_tables itself, so it cannot be set: use --start instead"),
-        (["--set", "test_every_round=true"], "tune judges by the validation part of DATA alone"),
+        (["--set", "test_every_round=true"], "tune judges trials only by the validation part of DATA"),
         (["--set", "validation_fraction=0"], "validation"),
         (["--set", "no_such=1"], "there is no setting 'no_such'"),
         (["--start", "nothing.toml"], "'nothing.toml' is neither a preset"),
@@ -263,7 +263,7 @@ def test_folders_that_are_taken_are_refused(
     found: Path, data: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("tune", data, "--out", found, *QUICK) == 2
-    assert "pass --resume to go on with that search" in capsys.readouterr().err
+    assert "pass --resume to continue that search" in capsys.readouterr().err
     assert call("tune", data, "--out", found, *QUICK, "--resume", "--seed", 3) == 2
     assert "holds a search with rounds seed = 0, this one has 3" in capsys.readouterr().err
     (tmp_path / "other").mkdir()

@@ -50,7 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a search that nothing disturbed."""
+    """Return the folder of a search that nothing disturbed."""
     out = tmp_path_factory.mktemp("unbroken") / "out"
     assert tune(data, out) == 0
     # The verdict before which a search is killed below: three of each trial before, and the only one of the last.
@@ -59,7 +59,7 @@ def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("moment", QUICK)
-def test_a_killed_search_goes_on_as_if_nothing_had_happened(
+def test_a_killed_search_continues_as_if_nothing_had_happened(
     data: Path, unbroken: Path, tmp_path: Path, moment: str
 ) -> None:
     out = tmp_path / "out"
@@ -75,7 +75,7 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(
 
 
 def _count_ends(out: Path) -> Counter[int]:
-    """How often each trial was told to have ended, by its number in the journal."""
+    """Return how often each trial was told to have ended, by its number in the journal."""
     ends: Counter[int] = Counter()
     for line in (out / "journal.log").read_bytes().splitlines():
         try:

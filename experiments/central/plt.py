@@ -27,7 +27,7 @@ DEPTHS = (1, 3, 5)
 
 
 def main() -> None:
-    """Measure one set after the other and keep what was measured so far."""
+    """Measure one set after the other, and keep all results so far."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT.json", help="results are merged into this file")
     parser.add_argument("folders", type=Path, nargs="+", metavar="DATA_FOLDER", help="holds X.trn.npz to Y.tst.npz")
@@ -107,7 +107,7 @@ def train_and_test(folder: Path, seed: int, threads: int, rows: np.ndarray | Non
 
 
 def measure_alone(folder: Path, num_sites: int, seed: int, threads: int) -> dict[str, Any]:
-    """Return what a site has on its own: mean and standard deviation over sites with random shares of the points."""
+    """Return what a site reaches alone: mean and standard deviation over sites with random shares of the points."""
     num_points = load_npz(folder / "Y.trn.npz").shape[0]
     shares = np.array_split(np.random.default_rng(seed).permutation(num_points), num_sites)
     sites = [measure(folder, seed, threads, np.sort(share))["precision"] for share in shares]

@@ -1,7 +1,7 @@
-"""Text from outside, made fit to be shown: on a terminal, in a page, in a drawing.
+"""Text to be shown on a terminal, in a page or in a drawing.
 
-A name, a label or a setting may hold anything. Whatever would steer a terminal, break a line or turn the direction of
-reading is shown as an escape, and nothing is taken for markup.
+A name, a label or a setting from outside may hold anything. Whatever would steer a terminal, break a line or turn the
+direction of reading is shown as an escape, and nothing is taken for markup.
 """
 
 import html
@@ -27,13 +27,18 @@ def is_printable(text: str) -> bool:
     return _UNPRINTABLE.search(text) is None
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things in words: "1 round", "2,000 rounds"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def escape_html(text: str) -> str:
-    """Return the text for a page, within a tag's quotes or between tags."""
+    """Return the text as HTML, fit to stand between tags or within the quotes of an attribute."""
     return html.escape(make_printable(text))
 
 
 def escape_json(text: str) -> str:
-    """Return JSON that says the same, in characters that can be shown; its own line breaks stay."""
+    """Return the same JSON in characters that can be shown; its own line breaks stay."""
     return "\n".join(_UNPRINTABLE.sub(lambda found: _write_units(found[0]), line) for line in text.split("\n"))
 
 
@@ -43,7 +48,7 @@ def _write_units(character: str) -> str:
 
 
 def draw_literally(figure: Any) -> None:
-    """Take every text of a matplotlib figure as it is, not as mathematics, with an escape for what its font lacks.
+    """Have matplotlib draw every text of a figure as it is, not as mathematics, with escapes for what its font lacks.
 
     Numbers at ticks are matplotlib's own, and stay.
     """

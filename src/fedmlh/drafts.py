@@ -1,4 +1,4 @@
-"""Drafts: files and folders that are written under another name and then put in place in one step.
+"""Drafts: files and folders that are written under another name first, and then put in place in one step.
 
 The name of a draft cannot be guessed, and a draft is always new: what lies there already, such as a planted link, is
 never written to. The writer locks its draft. A draft that nobody has locked was left by a process that died, and the
@@ -43,7 +43,7 @@ def draft_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 @contextmanager
 def draft_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder to be filled and renamed; if it still has its name when the block ends, it is removed."""
+    """Make a folder to be filled and renamed; it is removed if it has not been renamed when the block ends."""
     with _naming(parent):
         path, handle = _create(parent, _make_folder)
     try:
@@ -78,7 +78,7 @@ def is_same(handle: int, path: Path) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name this path in what goes wrong with the file system, instead of a draft that nobody knows."""
+    """Name this path in errors of the file system, instead of a draft that the user has never heard of."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def _create(folder: Path, make: Callable[[Path], int | None]) -> tuple[Path, int
             locked = True  # a file system without locks: nobody can sweep there either
         if locked:
             return path, handle
-        # Another process took it for a draft that was left, before it was locked, and removes it.
+        # Before it was locked, another process took it for a draft of a dead process, and removes it.
         os.close(handle)
 
 

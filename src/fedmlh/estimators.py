@@ -1,4 +1,4 @@
-"""FedMLH and FedAvg as scikit-learn has its classifiers: fit and predict, with a simulated federation in between."""
+"""FedMLH and FedAvg as scikit-learn classifiers: fit trains a simulated federation, predict uses its model."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from fedmlh.errors import UserError
 from fedmlh.planning.choices import CLIENTS, SAMPLED, settle
 from fedmlh.serving.predictor import Model
 
-#: Where nobody names sites, a client has at least so many points.
+#: Without sites, a client has at least this many points.
 _POINTS_PER_CLIENT = 50
 #: The most probabilities that are returned as one array.
 _MOST_PROBABILITIES = 1 << 27
@@ -63,14 +63,14 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
         """Train on points and their labels; `sites` names the site that owns each point.
 
-        Without sites, points are dealt to clients as the config's partition says.
+        Without sites, the config's partition distributes the points over clients.
         """
         with _python_words():
             features, text = self._read_points(X, y)
             table = self._read_labels(y, features.shape[0])
             owners, names = (None, ()) if sites is None else number_sites(sites, features.shape[0])
             train = Split(features, table.Y, None, owners)
-            # A run tests its model, which is of no interest here: one training point stands for a test part.
+            # A run tests its model, which is of no interest here: one training point serves as the test part.
             dataset = Dataset("memory", train, train.take(np.zeros(1, np.int64)), table.catalogue, text, (), names)
             config, _ = settle(self._configure(len(train), sites is not None), dataset)
             with _place(self.out) as folder:
@@ -79,7 +79,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return the likeliest label of each point; with several labels per point all of at least 50 %, in y's form."""
+        """Return the likeliest label of each point, or, if points have several, all of at least 50 % in y's form."""
         check_is_fitted(self, "model_")
         if self.single_label_:
             best = np.array([column for (column,), _ in self._rank(X, 1)], np.int64)
@@ -98,7 +98,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         return Y if self.label_form_ == "sparse" else Y.toarray()
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of every label for each point; rows sum to 1 where a point has one label.  # [n, p]"""
+        """Return the probability of every label for each point; rows sum to 1 if points have one label.  # [n, p]"""
         X, num_points = self._prepare(X)
         num_labels = len(self.classes_)
         if num_points * num_labels > _MOST_PROBABILITIES:
@@ -114,7 +114,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
     def predict_top(self, X: Any, k: int = 5) -> list[list[dict[str, Any]]]:
         """Return the k likeliest labels of each point, best first, each with its score and probability."""
         check_is_fitted(self, "model_")
-        names = self.classes_.tolist()  # as Python has them, which JSON takes
+        names = self.classes_.tolist()  # plain Python values, which JSON accepts
         return [
             [
                 {"label": names[column], "score": float(score), "probability": float(chance)}
@@ -132,18 +132,17 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         return float(np.average(hits, weights=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
-        """Say what the estimator takes."""
+        """Return what the estimator accepts."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
         return tags
 
     def _configure(self, num_points: int, by_site: bool) -> Config:
-        """Return the settings; of few points fewer clients are made."""
-        config = self.config if isinstance(self.config, Config) else Config.load(self.config)
+        """Return the config of the run; few points are given to fewer clients."""
         state = self.random_state
         seed = int(state) if isinstance(state, int | np.integer) else int(check_random_state(state).randint(2**31 - 1))
-        config = config.replace(seed=seed, **self._extra, **(self.settings or {}))
+        config = self._load_config().replace(seed=seed, **(self.settings or {}))
         clients = max(1, min(CLIENTS, num_points // _POINTS_PER_CLIENT))
         if by_site or config.num_clients or clients == CLIENTS:
             return config
@@ -151,8 +150,9 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         few = {"num_clients": clients, "clients_per_round": min(clients, SAMPLED), "partition": "iid", "correct": 0}
         return config.replace(**{name: value for name, value in few.items() if name not in (self.settings or {})})
 
-    #: Settings that make the method.
-    _extra: Mapping[str, Any] = {}
+    def _load_config(self) -> Config:
+        """Return the config without the settings on top of it."""
+        return self.config if isinstance(self.config, Config) else Config.load(self.config)
 
     def _read_points(self, X: Any, y: Any) -> tuple[csr_matrix, TextFeatures | None]:
         if _holds_texts(X):
@@ -225,9 +225,11 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
 
 
 class FedAvgClassifier(FedMLHClassifier):
-    """The same with plain FedAvg: one network with an output per label, trained in rounds."""
+    """A classifier as FedMLHClassifier, with plain FedAvg: one network with an output per label, trained in rounds."""
 
-    _extra: Mapping[str, Any] = {"training": "rounds", "algorithm": "fedavg"}
+    def _load_config(self) -> Config:
+        """Return the config of the same model under FedAvg, without the settings on top of it."""
+        return super()._load_config().replace(training="rounds", algorithm="fedavg")
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ class _Ready:
 
 @contextmanager
 def _place(out: str | Path | None) -> Iterator[Path]:
-    """Give the folder of the run, or one that is removed in the end."""
+    """Yield the folder of the run, or a temporary one that is removed in the end."""
     if out is not None:
         yield Path(out)
         return
@@ -249,7 +251,7 @@ def _place(out: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _python_words() -> Iterator[None]:
-    """Turn what is said to users of the command line into the error that Python users expect."""
+    """Turn a UserError into the ValueError that users of scikit-learn expect."""
     try:
         yield
     except UserError as error:
@@ -268,7 +270,7 @@ def _is_flat(y: Any) -> bool:
     if issparse(y) or hasattr(y, "columns"):
         return False
     if isinstance(y, np.ndarray):
-        # Lists of labels in an array are objects.
+        # An array of lists of labels holds objects.
         return (y.ndim == 1 and not (len(y) and isinstance(y[0], list | tuple | set))) or (
             y.ndim == 2 and y.shape[1] == 1
         )

@@ -55,6 +55,18 @@ OWN: dict[str, dict[str, str]] = {
 }
 #: What users may add.
 OPEN = ("loss", "partition", "aggregation", "metric", "reader")
+#: Figures of a run and of its clients in summary.json: a metric of such a name would take the place of one.
+_FIGURES = frozenset(
+    f"{metric}{group}"
+    for metric in ("precision", "precision_paper", "recall", "ndcg", "psp")
+    for group in ("", "_frequent", "_infrequent")
+) | frozenset(
+    "format_version name algorithm seed selection validation clients client site examples held_out training_points "
+    "num_parameters model_bytes peak_memory_bytes rounds best_round best_round_alone precision_alone "
+    "precision_at_sites recall_macro recall_by_count bytes_up bytes_down bytes_up_to_best bytes_down_to_best "
+    "paper_volume_bytes evaluation_bytes_up evaluation_bytes_down seconds_per_round seconds_evaluation_per_round "
+    "slots ridge ridge_from count_power kept delivered correction".split()
+)
 _Part = TypeVar("_Part")
 
 
@@ -89,6 +101,8 @@ def register(kind: str, name: str, part: Any = None) -> Any:
         if not own:
             if name in OWN[kind] or name == "auto":
                 raise UserError(f"the {kind} '{name}' is one of fedmlh's own: choose another name")
+            if kind == "metric" and name in _FIGURES:
+                raise UserError(f"the metric '{name}' has the name of a figure in summary.json: choose another name")
             _foreign[kind, name] = _loading[-1] if _loading else _trace(kind, name, part, caller)
         _parts[kind, name] = part
         return part

@@ -1,4 +1,4 @@
-"""Parts of one's own: fedmlh run demo --parts own_parts.py --set loss=focal --set aggregation=median."""
+"""Parts of your own: fedmlh run demo --parts own_parts.py --set loss=focal --set aggregation=median."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ fedmlh.register("loss", "focal", fedmlh.Loss(focal, logsigmoid))
 
 @fedmlh.register("partition", "label-skew")
 def deal_by_label(train, config, rng):
-    """Give a point to the client that owns its first label; labels are dealt out in turn."""
+    """Give a point to the client that owns its first label; labels go to clients in turn."""
     n = config.num_clients
     return lambda split, rng: [np.flatnonzero(split.Y.argmax(axis=1) % n == client) for client in range(n)]
 

@@ -1,4 +1,4 @@
-"""A data format of one's own, lines `label,value,value,…`: fedmlh data info DIR --parts own_reader.py --format csv."""
+"""A data format of your own, lines `label,value,value,…`: fedmlh data info DIR --parts own_reader.py --format csv."""
 
 import numpy as np
 from scipy.sparse import csr_matrix

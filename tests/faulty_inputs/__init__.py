@@ -1,1 +1,1 @@
-"""What can be wrong with a file or a command line, by subject; the law for all of it is in test_faulty_inputs.py."""
+"""What can be wrong with a file or a command line, by subject; test_faulty_inputs.py says what must hold for all."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, and what must be true of it beside the law that holds for all."""
+    """A command line, and what must be true of it beside what holds for all."""
 
     name: str
     build: Callable  # (world, box, rng) -> arguments
@@ -47,7 +47,7 @@ def lose(content, rng):
 
 
 def swap(content, rng):
-    """Two neighbouring bytes change places, as typing fingers do."""
+    """Swap two neighbouring bytes, as typing fingers do."""
     place = int(rng.integers(len(content) - 1))
     return content[:place] + content[place + 1 : place + 2] + content[place : place + 1] + content[place + 2 :]
 

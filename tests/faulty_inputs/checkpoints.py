@@ -15,7 +15,7 @@ add = CASES.add
 
 
 def resuming(change, both=True):
-    """A run of which two of three rounds are done, to which something was done, resumed."""
+    """Resume a run of which two of three rounds are done, after something was done to it."""
 
     def build(world, box, rng):
         out = world.copy("stopped", box / "out")
@@ -54,7 +54,7 @@ def model(make, name="model.safetensors"):
 
 
 def keep_old(folder, rng, world):
-    """The manifest of the generation before."""
+    """Put the manifest of the generation before in place of its own."""
     shutil.copy(folder.with_name("round-000001") / "manifest.json", folder / "manifest.json")
 
 
@@ -123,7 +123,7 @@ add(
 
 
 def changing(path, content):
-    """The stopped run with another file in place of one of its own, resumed."""
+    """Resume the stopped run with another file in place of one of its own."""
 
     def build(world, box, rng):
         out = world.copy("stopped", box / "out")

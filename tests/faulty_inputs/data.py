@@ -20,12 +20,12 @@ def reads_as_it_stands(kind, source="data"):
 
 
 def reads_as_sound(kind):
-    """For files with a checksum: damage that is not refused must have changed nothing."""
+    """Check files with a checksum: damage that is not refused must have changed nothing."""
     return lambda world, box, stdout, stderr: same_data(box / "out", plain_read(world.place / kind, kind))
 
 
 def converting(kind, change):
-    """`data convert` of a folder to which something was done."""
+    """Call `data convert` on a folder to which something was done."""
 
     def build(world, box, rng):
         change(world.copy(kind, box / "data"), rng)
@@ -61,8 +61,8 @@ for kind, files in FILES.items():
     for file in files:
         for number, damage in enumerate(DAMAGES):
             # A gzip file may be followed by another, so that a repeated piece can be a file again.
-            law = reads_as_sound(kind) if summed and damage is not repeat else reads_as_it_stands(kind)
-            add(f"{kind} {file} {damage.__name__} {number}", damaging(kind, file, damage), passes=law)
+            expected = reads_as_sound(kind) if summed and damage is not repeat else reads_as_it_stands(kind)
+            add(f"{kind} {file} {damage.__name__} {number}", damaging(kind, file, damage), passes=expected)
         add(f"{kind} {file} empty", damaging(kind, file, lambda content, rng: b""), passes=reads_as_it_stands(kind))
         add(
             f"{kind} {file} missing",
@@ -75,7 +75,7 @@ for kind, files in FILES.items():
 
 
 def rewriting(kind, file, old, new, count=1):
-    """A file in which one thing stands for another."""
+    """Write a file in which one thing is replaced by another."""
 
     def change(folder, rng):
         content = (folder / file).read_bytes()
@@ -232,7 +232,7 @@ for record in ({"uid": "0"}, {"uid": None}, {"title": "x"}, {"uid": [1]}, {"uid"
 
 
 def npz_of(name, **arrays):
-    """An archive with these arrays instead of the right ones."""
+    """Write an archive with these arrays instead of the right ones."""
 
     def change(folder, rng):
         with np.load(folder / name) as archive:
@@ -281,7 +281,7 @@ for value in (2, -1, 0.5, np.nan):
 
 
 def write_bomb(path, dtype, shape):
-    """An array that says it is far larger than it is, or that wants to be unpickled."""
+    """Write an array that claims to be far larger than it is, or that wants to be unpickled."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     head = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()

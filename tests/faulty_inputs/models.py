@@ -30,7 +30,7 @@ def write_manifest(folder, files, version=1):
 
 
 def asking(change, command="predict"):
-    """A trained model to which something was done, asked."""
+    """Ask a trained model to which something was done."""
 
     def build(world, box, rng):
         folder = world.copy("run/model", box / "model")
@@ -59,7 +59,7 @@ for file in MODEL:
 
 
 def about(**changes):
-    """The model's description with other values, sealed."""
+    """Write the model's description with other values, and seal it."""
 
     def change(folder, rng, world):
         values = {**json.loads((folder / "model.json").read_bytes()), **changes}

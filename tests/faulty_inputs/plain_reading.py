@@ -43,7 +43,7 @@ def dense(rows, base=0, width=D, num_labels=P):
 
 
 def plain_read(folder, kind):
-    """Label keys and names, and for each part X, Y and the excluded pairs."""
+    """Return label keys and names, and for each part X, Y and the excluded pairs."""
     if kind == "lf":
         records = [json.loads(line) for line in plain_text(folder / "lbl.json.gz")]
         labels = {record["uid"]: record.get("title", "").strip() or record["uid"] for record in records}
@@ -94,7 +94,7 @@ def plain_read(folder, kind):
 
 
 def same_data(folder, expected):
-    """Whether a converted folder holds what a plain reading gives, to the bit."""
+    """Check that a converted folder holds what a plain reading gives, to the bit."""
     labels, parts = expected
     assert plain_labels(folder / "labels.txt") == labels
     for part, (X, Y, excluded) in parts.items():

@@ -160,8 +160,8 @@ add("predict a blank point", predicting("points.txt", b"1 20 12\n\n"), passes=an
 for top in ("0", "-1", "10001", "x"):
     add(f"usage predict --top {top}", predicting("points.txt", b"1 20 12\n\n", "run", "--top", top), usage=True)
 for arguments, says in (
-    (["{run}"], "say what to label"),
-    (["{run}", "--text", "a", "--input", "b"], "say what to label"),
+    (["{run}"], "name what to label"),
+    (["{run}", "--text", "a", "--input", "b"], "name what to label"),
     (["{run}", "--text", "a"], "not on text"),
     (["{run}", "--input", "{box}/nowhere"], "should be a file"),
     (["{run}", "--input", "{box}"], "should be a file"),
@@ -184,7 +184,11 @@ for arguments, says in (
         ],
         says=says,
     )
-for data, says in (("svmlight", ""), ("jsonl", "pass the data it was trained on"), ("run", "no data set recognised")):
+for data, says in (
+    ("svmlight", ""),
+    ("jsonl", "pass the data that the model was trained on"),
+    ("run", "no data set recognised"),
+):
     add(
         f"eval on {data}",
         lambda world, box, rng, data=data: ["eval", str(world.place / "run"), "--data", str(world.place / data)],
@@ -197,7 +201,7 @@ for data, says in (("svmlight", ""), ("jsonl", "pass the data it was trained on"
 
 
 def occupy(box, how):
-    """A path that is taken or cannot be."""
+    """Name a path that is taken or cannot exist."""
     place = box / "taken"
     if how == "a file":
         place.write_text("mine")

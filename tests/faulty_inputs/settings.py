@@ -11,7 +11,7 @@ add = CASES.add
 
 
 def running(*arguments, text=None):
-    """`run` with a config file of its own."""
+    """Call `run` with a config file of its own."""
 
     def build(world, box, rng):
         (box / "config.toml").write_bytes(toml().encode() if text is None else text)
@@ -63,7 +63,7 @@ for setting, says in (
     ("learning_rate=1e999", "learning_rate is "),
     ("validation_fraction=0.95", "validation_fraction is 0.95: it must be from 0 to 0.9"),
     ("validation_fraction=0", "selection 'validation' needs a validation_fraction above 0"),
-    ("validation_fraction=0.001", "leaves nothing on one side"),
+    ("validation_fraction=0.001", "leaves none on one side"),
     ("feature_signed=yes", "feature_signed is 'yes': say true or false"),
     ("feature_signed=1", "feature_signed is 1: say true or false"),
     ("algorithm=fedprox", "algorithm is 'fedprox': choose one of fedmlh, fedavg"),
@@ -88,9 +88,9 @@ for setting, says in (
     ("data_format=npz", "no data set recognised in the format npz"),
     ("text_dim=0", "text_dim is 0"),
     ("device=tpu", "device is 'tpu'"),
-    ("=5", "--set =5: say field=value"),
-    ("rounds", "--set rounds: say field=value"),
-    ("", "--set : say field=value"),
+    ("=5", "'=5' sets nothing: write name=value"),
+    ("rounds", "'rounds' sets nothing: write name=value"),
+    ("", "'' sets nothing: write name=value"),
     ("qwertyuiop=1", "there is no setting 'qwertyuiop'"),
     ("rounds=2\nseed=1", "rounds"),
 ):
@@ -158,7 +158,7 @@ add(
 
 
 def round_trip(name):
-    """A run under an odd name can be resumed and reported, and its model loaded."""
+    """Check that a run under an odd name can be resumed and reported, and its model loaded."""
 
     def build(world, box, rng):
         out = str(box / "out")

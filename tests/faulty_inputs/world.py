@@ -53,7 +53,7 @@ class World:
 
 
 def write_sound_data(place):
-    """One small data set in every format."""
+    """Write one small data set in every format."""
     rng = np.random.default_rng(0)
     X = {part: np.round(rng.random((n, D)) * (rng.random((n, D)) < 0.3), 3).astype("f4") for part, n in SIZES.items()}
     Y = {part: (rng.random((n, P)) < 0.25).astype("f4") for part, n in SIZES.items()}

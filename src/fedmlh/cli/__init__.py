@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints."""
+"""The command line: parse, call, print."""
 
 import os
 import signal
@@ -12,7 +12,8 @@ from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, termina
 from fedmlh.errors import UserError, explain_missing
 
 app = typer.Typer(
-    help="Federated extreme classification: FedMLH and FedAvg, from data files to a model one can query.",
+    help="Federated extreme classification: train a model that chooses among very many labels, on data that stays with "
+    "its owners. Methods are FedMLH, FedAvg, and a linear model in one round.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,7 +54,7 @@ app.add_typer(federation.site_app, name="site")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one sentence and exit code 2."""
+    """Run the command line; a user's mistake ends in one sentence and exit code 2."""
     try:
         with terminable():
             app()
@@ -74,6 +75,6 @@ def main() -> None:
 
 
 def _leave(sentence: str, code: int) -> NoReturn:
-    """End at once: clients in the middle of their training would keep a normal exit waiting for minutes."""
+    """End the process at once: a normal exit would wait minutes for clients in the middle of their training."""
     complain(sentence)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The commands for data sets."""
+"""Commands for data sets."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def data_info(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
     parts: PartsOption = None,
 ) -> None:
-    """Counts, label frequencies, and the share of positives that rare labels carry."""
+    """Show how large a data set is, how often its labels occur, and how many label entries belong to rare labels."""
     from fedmlh.data.statistics import describe
 
     dataset = open_data(Config(data=str(folder), data_format=data_format))
@@ -61,13 +61,13 @@ def data_convert(
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str | None, typer.Argument(help="a listed data set; without it they are listed")] = None,
+    name: Annotated[str | None, typer.Argument(help="name of a data set; without it all are listed")] = None,
     to: Annotated[Path | None, typer.Option(help="folder to write; without it data/NAME")] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="the archive, or the folder it was unpacked to, if it is here already")
+        Path | None, typer.Option("--from", help="archive, or folder with its files, that you have already")
     ] = None,
 ) -> None:
-    """Get a public data set: download or take the archive, convert it and check its counts."""
+    """Get a public data set: download its archive, or take it from --from, then convert it and check its counts."""
     from fedmlh.data.public.catalog import CATALOG, find
     from fedmlh.data.public.fetch import fetch
 
@@ -96,10 +96,10 @@ def data_fetch(
 @data_app.command("synth")
 def data_synth(
     target: Annotated[Path, typer.Argument(help="folder to write")],
-    points: Annotated[int, typer.Option(min=10, help="training points")] = 5000,
-    features: Annotated[int, typer.Option(min=10, help="features d")] = 5000,
-    labels: Annotated[int, typer.Option(min=10, help="labels p")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="the data follow from it")] = 0,
+    points: Annotated[int, typer.Option(min=10, help="number of training points")] = 5000,
+    features: Annotated[int, typer.Option(min=10, help="number of features (d)")] = 5000,
+    labels: Annotated[int, typer.Option(min=10, help="number of labels (p)")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random data")] = 0,
     to: Annotated[str, typer.Option(help="npz, xmc or svmlight")] = "npz",
 ) -> None:
     """Make a synthetic data set that behaves like real extreme data."""
@@ -112,13 +112,13 @@ def data_synth(
 
 @contextmanager
 def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar that counts bytes on a terminal, nothing elsewhere."""
+    """Show a bar that counts bytes on a terminal, and nothing elsewhere."""
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with progress(*columns, transient=True) as bar:
 
         def watch(stage: str, done: int, total: int | None) -> None:
             name = f"{title}  {stage}"
-            # A bar cannot forget a total, so that each stage has its own.
+            # A bar cannot forget its total, so each stage has its own bar.
             if [task.description for task in bar.tasks] != [name]:
                 for old in bar.task_ids:
                     bar.remove_task(old)
@@ -129,7 +129,7 @@ def _transfer(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def _flatten(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Names and readable values, nested ones under their parent's name; what is empty is left out."""
+    """Yield names and readable values, nested ones under their parent's name; leave out what is empty."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The commands for real sites."""
+"""Commands for real sites."""
 
 import importlib.util
 import time
@@ -32,7 +32,9 @@ federation_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-site_app = typer.Typer(help="What a site does with its own data.", no_args_is_help=True, rich_markup_mode="rich")
+site_app = typer.Typer(
+    help="Prepare the data of one site, and make a model at the site.", no_args_is_help=True, rich_markup_mode="rich"
+)
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="FEDERATION", help="the folder that `init` made")]
 
@@ -42,16 +44,16 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="folder to make")],
     config: ConfigArgument,
     data: Annotated[
-        Path, typer.Option(help="the server's own data: its training part selects the round, its test part is the test")
+        Path, typer.Option(help="server's own data: its training part selects the best round, its test part tests")
     ],
     address: Annotated[str, typer.Option(help="host:port at which sites reach the server")],
-    sites: Annotated[str, typer.Option(help="names of the sites, like north,south,west")],
+    sites: Annotated[str, typer.Option(help="names of the sites, for example north,south,west")],
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
     parts: PartsOption = None,
 ) -> None:
-    """Make a federation at the server: terms, certificates, and the folder that every site is handed."""
+    """Make a federation at the server: its terms, its certificates, and the folder to hand to every site."""
     _need_flower()
     from fedmlh.evaluation.evaluate import LabelCounts
     from fedmlh.runs.remarks import describe_settings
@@ -60,27 +62,27 @@ def init(
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
     if not names:
-        raise UserError("--sites names no site: say for example --sites north,south")
+        raise UserError("--sites names no site: write for example --sites north,south")
     chosen = _gather(configure(config, settings, data=data, rounds=rounds, seed=seed), len(names), settings)
     if chosen.training == "auto":
         chosen = chosen.replace(training="rounds")
-        tell("networks in rounds: --set training=one-round needs sites that agree to show statistics of their data")
+        tell("trains networks in rounds: training=one-round needs sites that agree to show statistics of their data")
     if chosen.label_map != "identity" and chosen.label_key == "id":
         chosen = chosen.replace(label_key="name")
-        tell("labels are hashed by name (label_key), so that sites need not number them alike")
+        tell("labels are hashed by name (label_key=name), so that sites need not number them in the same way")
     dataset = open_data(chosen)
     # How many points sites have is not known yet.
     shape = replace(Shape.of(dataset.train), points=None)
     chosen, reasons = choose_sizes(chosen.replace(partition="folder", data=""), shape)
     for reason in reasons:
         tell(reason)
-    others = "is trained on, never predicted" if chosen.label_key == "name" else "is refused"
-    tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; what else sites have {others}")
+    others = "are trained on, but never predicted" if chosen.label_key == "name" else "are refused"
+    tell(f"catalogue: the {dataset.num_labels:,} labels of {data}; other labels that sites have {others}")
     if chosen.training == "one-round":
-        tell("each site's operator must agree to show its statistics: fedmlh site prepare … --open-statistics")
+        tell("each site's operator must agree to show statistics of its data: fedmlh site prepare … --open-statistics")
     points = ServerPoints(dataset, LabelCounts.of(dataset.train))
     if chosen.validation_fraction == 0:
-        tell(f"validation_fraction is 0: the training points of {data} choose nothing, and are not trained on")
+        tell(f"validation_fraction is 0: the training points of {data} are not used, neither to choose nor to train")
         points = points.without_validation()
     federation = Federation.create(folder, chosen, points, address=address, sites=names)
     for remark in describe_settings(federation.agreement.task):
@@ -100,10 +102,11 @@ def start(
         typer.Option(min=1, help="begin once this many sites are connected (default: all)"),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option(min=0, metavar="MINUTES", help="begin after this time with the sites there are")
+        float | None,
+        typer.Option(min=0, metavar="MINUTES", help="begin after this time with the sites that are connected"),
     ] = None,
 ) -> None:
-    """Train at the server; a run that was stopped goes on where it was."""
+    """Train at the server; if a run was stopped, continue it."""
     _need_flower()
     from fedmlh.sites.federation import Federation
     from fedmlh.sites.flower.processes import supervise
@@ -111,7 +114,7 @@ def start(
     from fedmlh.sites.private import private_files
 
     federation = Federation(folder)
-    how = "the same command goes on from the last finished round"
+    how = "the same command continues from the last finished round"
     with resumable(how), _watch(federation) as watch:
         supervise(federation, tell, watch, patience=Patience(min_sites, wait))
     with private_files():
@@ -120,7 +123,7 @@ def start(
 
 @federation_app.command("confirm")
 def confirm(folder: FolderArgument) -> None:
-    """Confirm how many points each enrolled site may count, where it weighs by them (weighting examples, one-round)."""
+    """Confirm the number of points of each enrolled site, where sites count by it (weighting=examples, one-round)."""
     _need_flower()
     from fedmlh.sites.federation import Federation
 
@@ -145,7 +148,7 @@ def join(folder: Annotated[Path, typer.Argument(metavar="SITE", help="the folder
 
 @federation_app.command("status")
 def status(folder: FolderArgument) -> None:
-    """Who has enrolled, who is connected, and how far the run is."""
+    """Show which sites have enrolled and are connected, and how far the run is."""
     _need_flower()
     from fedmlh.sites.federation import Federation
     from fedmlh.sites.flower.control import find_statuses
@@ -170,14 +173,14 @@ def status(folder: FolderArgument) -> None:
 def rehearse(
     config: ConfigArgument,
     data: Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data")] = None,
-    sites: Annotated[int, typer.Option(min=1, max=64, help="how many sites")] = 4,
+    sites: Annotated[int, typer.Option(min=1, max=64, help="number of sites")] = 4,
     out: Annotated[Path, typer.Option(help="folder to make")] = Path("runs/rehearsal"),
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     settings: SetOption = None,
     parts: PartsOption = None,
 ) -> None:
-    """Train a server and its sites as processes of this machine, then once more in one process, and compare."""
+    """Train with a server and sites as processes on this machine, then again in one process, and compare the models."""
     _need_flower()
     from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, train_loopback
 
@@ -196,21 +199,23 @@ def rehearse(
 @site_app.command("prepare")
 def prepare(
     public: Annotated[Path, typer.Argument(metavar="PUBLIC", help="the folder that the federation handed out")],
-    site: Annotated[str, typer.Option(help="which of the federation's sites this is")],
-    data: Annotated[Path, typer.Option(help="data folder: its training part is trained on, its test part held out")],
+    site: Annotated[str, typer.Option(help="name of this site in the federation")],
+    data: Annotated[
+        Path, typer.Option(help="data folder: the site trains on its training part and holds out its test part")
+    ],
     out: Annotated[Path, typer.Option(help="folder to make")],
     data_format: FormatOption = "auto",
     open_statistics: Annotated[
         bool,
         typer.Option(
             "--open-statistics",
-            help="training one-round: agree that the server sees how often each word occurs together with each label "
-            "and with each other word at this site",
+            help="for training=one-round: agree that the server sees how often, at this site, each word occurs "
+            "together with each label and with each other word",
         ),
     ] = False,
     parts: PartsOption = None,
 ) -> None:
-    """Turn a site's files into what it trains on, in the federation's terms, and make its key."""
+    """Turn a site's data into training points under the federation's terms, and make the site's key."""
     _need_flower()
     from fedmlh.sites.agreement import Agreement
     from fedmlh.sites.consent import check_consent
@@ -236,11 +241,10 @@ def _need_flower() -> None:
 
 
 def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
-    """Return the config for so many sites; a round asks all of them if the config wants more than there are.
+    """Return the config for this number of sites.
 
-    One round asks all of them in any case.
-
-    A round counts with more than half of the sites that it asks, unless the config or --set says otherwise.
+    A round asks all sites if the config wants more than there are; training in one round always asks all of them.
+    A round needs more than half of the sites that it asks, unless the config or --set sets quorum.
     """
     from fedmlh.planning.choices import MOST_SAMPLED
 
@@ -252,7 +256,7 @@ def _gather(config: Config, sites: int, settings: list[str] | None) -> Config:
 
 @contextmanager
 def _watch(federation: "Federation") -> Iterator[Any]:
-    """Say of each round that it is finished, but for those that were finished before."""
+    """Report each round that finishes in the block; rounds that had finished before are not reported."""
     rounds = federation.agreement.config.most_rounds
     began, seen = time.monotonic(), [federation.run.count_rounds()]
 
@@ -269,7 +273,7 @@ def make_model(
     site: Annotated[Path, typer.Argument(metavar="SITE", help="the site's folder")],
     out: Annotated[Path, typer.Option(help="model folder to make")],
 ) -> None:
-    """Make a model folder of what the server sent this site after one round: for `fedmlh predict` at the site."""
+    """Make a model folder for fedmlh predict from what the server sent this site after training in one round."""
     _need_flower()
     from fedmlh.sites.site import Site
     from fedmlh.sites.site_model import make_site_model

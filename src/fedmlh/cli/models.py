@@ -10,7 +10,7 @@ from fedmlh.cli.options import PartsOption
 from fedmlh.cli.terminal import console, open_data, print_json, print_terms
 from fedmlh.errors import UserError
 
-#: What `eval` calls figures, with the names under which they are explained.
+#: Figures as `eval` shows them, with the names under which they are explained.
 _TERMS = {
     "precision, P@k": "precision",
     "infrequent labels": "infrequent",
@@ -37,7 +37,7 @@ def evaluate(
     dataset = open_data(config.replace(data=str(data)) if data else config)
     if data is None and dataset.fingerprint != model.bundle.data:
         raise UserError(
-            "the model's own data is not at hand (it has changed, or came from Python): pass it with --data"
+            "the run's data has changed since, or came from Python: name the folder of the data with --data"
         )
     values = model.evaluate(dataset)
     if as_json:
@@ -48,7 +48,7 @@ def evaluate(
     if config.selection != "paper":
         values = {metric: by_k for metric, by_k in values.items() if not metric.startswith("precision_paper")}
     for metric, by_k in values.items():
-        own = metric in config.metrics  # a number of any kind
+        own = metric in config.metrics  # may be any number
         table.add_row(metric, *(f"{value:.4f}" if own else f"{100 * value:.2f} %" for value in by_k.values()))
     for name, value in by_count.items():
         table.add_row(f"recall, labels seen {name} times", *[""] * (len(config.top_k) - 1), f"{100 * value:.2f} %")

@@ -1,6 +1,5 @@
-"""Arguments and options of several commands, and what becomes of them."""
+"""Arguments and options that several commands share, and the config that they make."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,27 +13,16 @@ from fedmlh.lock import is_empty
 from fedmlh.parts import load_parts
 from fedmlh.sizing import SIZED, list_open
 
-
-def check_config(named: str | list[str] | None) -> str | list[str] | None:
-    """Refuse a name that is nearly that of a preset, and name the preset."""
-    for name in [named] if isinstance(named, str) else named or []:
-        near = difflib.get_close_matches(name[:80], presets(), n=1, cutoff=0.6)
-        if near and name not in presets() and not Path(name).is_file():
-            raise UserError(f"'{name}' is neither a preset nor a TOML file; did you mean '{near[0]}'?")
-    return named
-
-
 ConfigArgument = Annotated[
-    str,
-    typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file", callback=check_config),
+    str, typer.Argument(metavar="CONFIG", help=f"a preset ({', '.join(presets())}) or a TOML file")
 ]
-RoundsOption = Annotated[int | None, typer.Option(help="synchronization rounds at most")]
+RoundsOption = Annotated[int | None, typer.Option(help="largest number of training rounds")]
 SeedOption = Annotated[int | None, typer.Option(help="seed of all random choices")]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
+DeviceOption = Annotated[str | None, typer.Option(help="where networks are trained: auto, cpu or cuda")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="FIELD=VALUE", help="set any setting, by its name or as section.name (fedmlh config)"
+        "--set", metavar="NAME=VALUE", help="change a setting (fedmlh config explains them all); may be repeated"
     ),
 ]
 
@@ -52,11 +40,11 @@ PartsOption = Annotated[
         metavar="FILE.py",
         callback=_load_all,
         is_eager=True,
-        help="Python file that registers parts of your own; it is executed",
+        help="Python file that registers your own parts; it is executed",
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", help="auto, npz, xmc, svmlight, text, or the name of a reader of your own")
+    str, typer.Option("--format", help="format of the data: auto, npz, xmc, svmlight, text, or your own reader")
 ]
 
 
@@ -68,7 +56,7 @@ def configure(
     more: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> Config:
-    """Return the named config with --set, the flags and what is `more` on top; a flag not given is None or False."""
+    """Return the named config, changed by --set, by flags (None or False if not given), and by `more`."""
     changes = dict(parse_setting(setting) for setting in settings or [])
     changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
     changes |= more or {}
@@ -78,12 +66,12 @@ def configure(
     idle = [name for name in changes if name in SIZED and name in list_open(chosen)]
     if idle:
         raise UserError(f"{idle[0]} has no effect with sizes 'auto': add --set sizes=given and a learning_rate")
-    # Absolute, so that config.toml means the same wherever it is run again.
+    # Absolute, so that config.toml means the same data wherever it is run again.
     return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
 
 
 def check_begun(out: Path, what: str, *, named: bool) -> None:
-    """Refuse to resume where nothing was begun; if the user named the folder, say that it becomes a new one."""
+    """Refuse to resume a folder that holds nothing; if the user named the folder, only say that the work is new."""
     if out.is_dir() and not is_empty(out):
         return
     if not named:
@@ -94,7 +82,7 @@ def check_begun(out: Path, what: str, *, named: bool) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Before work is done for it: can the file be written at all?"""
+    """Refuse a file that cannot be written, before any work is done for it."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""The commands that settle a config before a run."""
+"""Commands that prepare a config before a run."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmlh.cli.options import FormatOption, PartsOption, SetOption, check_config, configure
-from fedmlh.cli.terminal import console, print_json
+from fedmlh.cli.options import FormatOption, PartsOption, SetOption, configure
+from fedmlh.cli.terminal import console, print_json, print_terms
 from fedmlh.config import explain_settings
+from fedmlh.display import count
 from fedmlh.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,28 +21,36 @@ _BARE: dict[str, Any] = {"box": None, "pad_edge": False, "padding": (0, 1, 0, 0)
 
 
 def plan(
-    labels: Annotated[int | None, typer.Option(help="labels p")] = None,
-    points: Annotated[int | None, typer.Option(help="training points N; with --positives")] = None,
-    positives: Annotated[int | None, typer.Option(help="labels that all training points carry together")] = None,
-    features: Annotated[int | None, typer.Option(help="features d of the data")] = None,
-    nonzeros: Annotated[float | None, typer.Option(help="features per point, on average; for one round")] = None,
+    labels: Annotated[int | None, typer.Option(help="number of labels (p)")] = None,
+    points: Annotated[int | None, typer.Option(help="number of training points (N); needs --positives")] = None,
+    positives: Annotated[
+        int | None, typer.Option(help="number of labels that all training points carry together")
+    ] = None,
+    features: Annotated[int | None, typer.Option(help="number of features (d)")] = None,
+    nonzeros: Annotated[
+        float | None, typer.Option(help="average number of features per point; needed for one round")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="folder whose training part says all of the above; its test part is not read")
+        Path | None, typer.Option(help="data folder that gives all of the above; its test part is not read")
     ] = None,
     data_format: FormatOption = "auto",
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 4 to 48 MiB")
+        str | None,
+        typer.Option(help="size of the largest model to send, e.g. 2MiB; without it 4 to 48 MiB, by the data"),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="clients K; without it 10, or S if that is more")] = None,
-    clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round")] = None,
-    rounds: Annotated[int | None, typer.Option(help="synchronization rounds T")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="number of clients (K); without it 10, or S if that is more")
+    ] = None,
+    clients_per_round: Annotated[int | None, typer.Option(help="number of clients in a round (S)")] = None,
+    rounds: Annotated[int | None, typer.Option(help="number of training rounds (T)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, sizes in bytes")] = False,
     parts: PartsOption = None,
 ) -> None:
-    """Propose tables, buckets and widths for a number of labels and a budget, with what they cost.
+    """Propose the sizes of a model for a number of labels and a budget, and show what they cost.
 
-    Beside them: what one round costs instead. Its bytes are estimates: on seven
-    data sets within a factor of 1.5 with --data, and within 2.5 from totals.
+    Also show what training in one round costs. Its bytes are estimates: on
+    seven data sets they were right within a factor of 1.5 with --data, and
+    within 2.5 from totals.
     """
     from fedmlh.oneround.forecast import Occurrences
     from fedmlh.planning.plan import make_plan, plan_one_round
@@ -53,12 +62,12 @@ def plan(
     if data is not None:
         for name, is_known in known.items():
             if is_known:
-                raise UserError(f"{name} follows from --data: leave one of the two out")
+                raise UserError(f"{name} follows from --data: leave out one of the two")
         found = _count(data, data_format, quiet=as_json)
         points, positives = found.points, int(found.labels.sum())
         features, labels = len(found.features), len(found.labels)
     elif labels is None:
-        raise UserError("say how many labels there are with --labels, or name a data folder with --data")
+        raise UserError("the number of labels is not known: give --labels, or name a data folder with --data")
     source = {"data": "" if data is None else str(data), "data_format": data_format}
     made = make_plan(
         labels,
@@ -87,7 +96,7 @@ def plan(
     if once is None:
         *others, last = [name for name, is_known in known.items() if not is_known]
         named = f"{', '.join(others)} and {last}" if others else last
-        console.print(f"say {named}, or --data, to see what one round costs", soft_wrap=True)
+        console.print(f"give {named}, or --data, to see what one round costs", soft_wrap=True)
     else:
         _show_once(once)
 
@@ -102,7 +111,7 @@ def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
 
 
 def _choose_method(found: "Occurrences") -> str:
-    """Say how `recommended` would train on such data."""
+    """Return how `recommended` would train on such data."""
     from fedmlh.config import Config
     from fedmlh.planning.choices import settle_method
     from fedmlh.planning.plan import PRESET
@@ -147,13 +156,16 @@ def _show_rounds(made: "Plan") -> None:
         )
     console.print(table)
     config = made.chosen.config
-    console.print(
-        f"MiB: model; up, what {config.clients_per_round} clients send a round, and down, what they are sent on "
-        f"average, at most; total, {config.rounds} rounds. collision: probability that no table tells some "
-        f"pair of labels apart. positives: expected in the bucket of a label of mean frequency. P@k: points that "
-        f"another budget costs or gains, roughly.",
-        style="dim",
-    )
+    terms = {
+        "R": "number of tables; B: buckets per table; inputs, hidden: sizes of the network of each table",
+        "model": "its size in MiB, as are the next three",
+        "up, down": f"most that {count(config.clients_per_round, 'client')} of a round send, and receive on average",
+        "total": f"both over {count(config.rounds, 'round')}",
+        "collision": "probability that some two labels share a bucket in every table",
+        "positives": "expected number of points in the bucket of a label of mean frequency",
+        "P@k": "percentage points that this budget costs or gains, roughly",
+    }
+    print_terms(terms.items())
     for reason in made.reasons:
         console.print(reason, soft_wrap=True)
     console.print(made.command, soft_wrap=True)
@@ -170,11 +182,13 @@ def _show_once(once: "Forecast") -> None:
     costs = (once.model_bytes, once.bytes_up_client, once.bytes_up, once.bytes_down, once.bytes_up + once.bytes_down)
     table.add_row(f"{once.slots:,}", outputs, *map(_mib, (*costs, once.solution_bytes)))
     console.print(table)
-    console.print(
-        f"MiB: model, at most; up, what each of {once.config.num_clients:,} clients and all of them send, and down, "
-        f"what they are sent: estimates for clients that are alike, less where they differ; to solve: memory.",
-        style="dim",
-    )
+    terms = {
+        "model": "its largest size in MiB, as are the other columns",
+        "up, down": f"what each of {count(once.config.num_clients, 'client')} sends, what all send, and what they "
+        f"receive: estimates for clients with similar data, less where their data differ",
+        "to solve": "memory that the server needs",
+    }
+    print_terms(terms.items())
     for reason in once.reasons:
         console.print(reason, soft_wrap=True)
     console.print(write_command(ONCE, once.config), soft_wrap=True)
@@ -191,7 +205,6 @@ def show_config(
         typer.Argument(
             metavar="CONFIG",
             help="a preset or a TOML file; without it all settings are explained",
-            callback=check_config,
         ),
     ] = None,
     settings: SetOption = None,

@@ -20,21 +20,23 @@ _MOST_WORDS = 8
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="run or model folder")],
     text: Annotated[list[str] | None, typer.Option(help="a text to label; may be given several times")] = None,
-    points: Annotated[Path | None, typer.Option("--input", help="points in any format that training reads")] = None,
-    first_feature: Annotated[
-        int | None, typer.Option(min=0, max=1, help="svmlight input: 0 or 1, where the file itself does not tell")
+    points: Annotated[
+        Path | None, typer.Option("--input", help="file of points, in any format that training reads")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=10_000, help="labels per point")] = 5,
+    first_feature: Annotated[
+        int | None, typer.Option(min=0, max=1, help="svmlight input: number of the first feature, 0 or 1")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=10_000, help="number of labels per point")] = 5,
     why: Annotated[bool, typer.Option("--why", help="say what each word adds, and how each table voted")] = False,
     out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
     parts: PartsOption = None,
 ) -> None:
-    """Label points or texts with a trained model."""
+    """Predict the labels of points or texts with a trained model."""
     from fedmlh.serving.predictor import Model
     from fedmlh.storage import write_atomically
 
     if (text is None) == (points is None):
-        raise UserError('say what to label: either --text "…" or --input FILE')
+        raise UserError('name what to label: either --text "…" or --input FILE')
     if out is not None:
         check_target(out)
         if points is not None and out.resolve() == points.resolve():

@@ -1,4 +1,4 @@
-"""The command that measures the paper again."""
+"""The command that repeats the measurements of the paper."""
 
 import shlex
 import signal
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from fedmlh.cli.options import DeviceOption
 from fedmlh.cli.terminal import Terminated, console, fail, progress, tell
+from fedmlh.display import count
 from fedmlh.errors import UserError
 
 
@@ -25,16 +26,19 @@ def reproduce(
         Path | None, typer.Option(help="folder that holds the data sets; without it the built-in synthetic data")
     ] = None,
     scale: Annotated[str, typer.Option(help="quick: minutes on two cores; full: as much as the paper")] = "quick",
-    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="how many seeds; default: 2 quick, 3 full")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="number of seeds; default: 2 quick, 3 full")
+    ] = None,
     device: DeviceOption = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="processes side by side; default: as cores and memory allow")
+        int | None,
+        typer.Option(min=1, max=1024, help="number of processes; default: as many as cores and memory allow"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="folder to write, or to go on with; default: runs/reproduction-SCALE")
+        Path | None, typer.Option(help="folder to write or to continue; default: runs/reproduction-SCALE")
     ] = None,
 ) -> None:
-    """Measure the paper's tables, figures and theorems again, and set them beside what it printed."""
+    """Measure the tables, figures and theorems of the FedMLH paper again, and show them beside the printed values."""
     from fedmlh.reproduction.plan import SCALES
     from fedmlh.reproduction.report import reproduce as write_reproduction
     from fedmlh.reproduction.sources import find_sources
@@ -59,20 +63,20 @@ def reproduce(
                 watch=watch,
             )
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", 128 + signal.SIGINT)
+        fail("stopped; the same command continues from here", 128 + signal.SIGINT)
     except Terminated:
-        fail("stopped; the same command goes on from here", 128 + signal.SIGTERM)
+        fail("stopped; the same command continues from here", 128 + signal.SIGTERM)
     failed = {name: why for name, why in written.missing.items() if why.startswith("failed")}
     for name, why in written.missing.items():
         tell(f"{name}: {why}")
     console.print(f"report: {written.page}", soft_wrap=True)
     if failed:
-        fail(f"{len(failed)} measurements failed; the same command tries them again", 1)
+        fail(f"{count(len(failed), 'measurement')} failed; the same command tries again", 1)
 
 
 @contextmanager
 def _work_progress() -> Iterator[tuple[Callable[[float], None], Callable[[Any, Any, float, float], None]]]:
-    """A bar over jobs of very different length, with the time left; on a terminal only."""
+    """Show a bar over jobs of very different length, with the time left; on a terminal only."""
     columns = (BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
     with progress(*columns, speed_estimate_period=3600) as bar:
         work = bar.add_task("reading data", total=None)

@@ -1,4 +1,4 @@
-"""The commands that train, repeat and report runs."""
+"""Commands that train, repeat and report runs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ from fedmlh.cli.options import (
     SeedOption,
     SetOption,
     check_begun,
-    check_config,
     check_target,
     configure,
 )
 from fedmlh.cli.sweeps import as_file_name, check_methods, list_once, make_methods, parse_sweeps
 from fedmlh.cli.terminal import console, errors, open_data, print_report, progress, resumable, tell
 from fedmlh.config import Config, parse_setting
+from fedmlh.display import count
 from fedmlh.errors import UserError, how_to_install
 from fedmlh.lock import hold, is_empty
 from fedmlh.runs.progress import show_precision
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
 OutOption = Annotated[
-    Path | None, typer.Option(help="folder to write; without it one under runs/, named by the set-up")
+    Path | None, typer.Option(help="folder to write; without it one under runs/, named after the config")
 ]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="continue the run in --out")]
 TestOption = Annotated[bool, typer.Option("--test-every-round", help="also write test metrics for every round")]
 
 
@@ -57,7 +57,7 @@ def run(
     ] = None,
     parts: PartsOption = None,
 ) -> None:
-    """Train one model federatedly and measure it."""
+    """Train one model over simulated clients and measure it."""
     from fedmlh.runs.folder import RunFolder
 
     options = _find_engine(engine, ray_address)
@@ -79,25 +79,27 @@ def compare(
     configs: Annotated[
         list[str],
         typer.Argument(
-            metavar="CONFIG...", help="one preset or TOML file, or several to compare with it", callback=check_config
+            metavar="CONFIG...", help="one preset or TOML file, for FedMLH against FedAvg, or several to compare"
         ),
     ],
     data: DataOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="how many seeds, from --seed upwards")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="number of seeds, from --seed upwards")] = 1,
     device: DeviceOption = None,
     settings: SetOption = None,
     sweeps: Annotated[
         list[str] | None,
-        typer.Option("--sweep", metavar="FIELD=A,B,…", help="compare each config with these values; may be repeated"),
+        typer.Option(
+            "--sweep", metavar="NAME=A,B,…", help="compare each config with these values of a setting; may be repeated"
+        ),
     ] = None,
     out: OutOption = None,
     resume: ResumeOption = False,
     test_every_round: TestOption = False,
     parts: PartsOption = None,
 ) -> None:
-    """Train FedMLH and FedAvg, or any number of set-ups, on the same points and seeds, and set them side by side."""
+    """Train FedMLH and FedAvg, or several configs, on the same points and seeds, and show them side by side."""
     from fedmlh.comparison.methods import Plan
     from fedmlh.runs.remarks import Remark
 
@@ -116,7 +118,7 @@ def compare(
         check_begun(out, "comparison", named=named)
     with resumable(), hold(out):
         if not resume and not is_empty(out):
-            raise UserError(f"{out} is not empty: pass --resume to go on with that comparison, or choose another --out")
+            raise UserError(f"{out} is not empty: pass --resume to continue that comparison, or choose another --out")
         dataset = open_data(first)
         remarks = check_methods(entries, dataset)
         plan.write(out)
@@ -142,7 +144,7 @@ def replay(
     out: Annotated[Path | None, typer.Option(help="folder to write; without it RUN-replay")] = None,
     parts: PartsOption = None,
 ) -> None:
-    """Repeat a run in process with just the clients that counted in it, and see whether its model comes out again."""
+    """Repeat a run in one process with exactly the clients that counted in it, and check that its model is the same."""
     from fedmlh.engines.replay import explain_difference, read_log
     from fedmlh.engines.replay import replay as repeat
     from fedmlh.runs.folder import RunFolder
@@ -159,7 +161,7 @@ def replay(
     if not (original.model / "weights.safetensors").is_file():
         console.print(f"{folder} has not finished: there is no model to compare with")
     elif have_same_weights(copy.model, original.model, folder):
-        console.print(f"{len(log)} attempts, and the same model to the bit")
+        console.print(f"{count(len(log), 'attempt')}, and the same model to the bit")
     else:
         why = explain_difference(original, copy)
         console.print(f"the replay ends with another model than the run: {why}", soft_wrap=True)
@@ -171,7 +173,7 @@ def report(
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
     parts: PartsOption = None,
 ) -> None:
-    """Write a self-contained HTML report of finished runs, and beside it their curves as PNG and figures as CSV."""
+    """Write a self-contained HTML report of finished runs, with their curves as PNG and their figures as CSV."""
     from fedmlh.comparison.methods import find_runs
 
     check_target(out)
@@ -179,13 +181,13 @@ def report(
 
 
 def _check_free(folder: "RunFolder", config: Config, resume: bool) -> None:
-    """Refuse a folder before the data is read that the run would refuse afterwards."""
+    """Refuse, before the data is read, a folder that the run would refuse afterwards."""
     with hold(folder.path):
         folder.check(config, resume=resume)
 
 
 def _find_engine(name: str, address: str | None) -> dict[str, Any]:
-    """The engine of that name, as `run` takes it."""
+    """Return the options that have `run` use the engine of that name."""
     if name not in ("local", "ray"):
         raise UserError(f"there is no engine '{name}': choose local or ray")
     if name == "local":
@@ -222,7 +224,7 @@ def _run(
 
 @contextmanager
 def _progress(title: str, rounds: int, finished: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show a bar on a terminal, a line per round elsewhere; so many rounds were finished before."""
+    """Show a bar on a terminal, and a line per round elsewhere; `finished` rounds were done before."""
     with progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         job = bar.add_task(title, total=rounds, completed=finished)
 

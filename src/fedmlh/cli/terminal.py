@@ -1,4 +1,4 @@
-"""What several commands say, and how they end; every text passes through here on its way to the terminal."""
+"""Output and end of commands; every text passes through here on its way to the terminal."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ class PlainConsole(Console):
     """A console that shows each text, also in tables, as it is: nothing in it is markup, an emoji code or an escape."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Turn a text into what is shown; rich asks this for every string."""
+        """Turn a text into what is shown; rich calls this for every string."""
         return super().render_str(make_printable(text), **{**options, "markup": False, "emoji": False})
 
 
@@ -35,7 +35,7 @@ errors = PlainConsole(highlight=False, stderr=True)
 
 
 class _Description(ProgressColumn):
-    """What a bar stands for, as a string that the console renders; rich's own column would read markup."""
+    """The description of a bar, as a string that the console renders; rich's own column would read markup."""
 
     def render(self, task: Task) -> str:
         return task.description
@@ -57,11 +57,11 @@ def progress(*columns: ProgressColumn, **options: Any) -> Progress:
 
 
 class Terminated(BaseException):
-    """SIGTERM, which unwinds a command as Ctrl-C does."""
+    """SIGTERM, which ends a command in the same way as Ctrl-C."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM during a run; the text says what goes on from there."""
+    """Ctrl-C or SIGTERM during a run; the text says how to continue."""
 
     def __init__(self, how: str, number: int) -> None:
         super().__init__(how)
@@ -70,7 +70,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Make SIGTERM raise in here, so that what was begun is tidied up."""
+    """Make SIGTERM raise an exception in the block, so that what was begun is tidied up."""
 
     def terminate(number: int, frame: object) -> None:
         # Once: `timeout` sends it twice, and the second must not end the tidying up.
@@ -85,8 +85,8 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def resumable(how: str = "--resume goes on from the last finished round") -> Iterator[None]:
-    """Tell the user about Ctrl-C and SIGTERM in here; typer would turn Ctrl-C into a silent exit."""
+def resumable(how: str = "--resume continues from the last finished round") -> Iterator[None]:
+    """Tell the user how to continue after Ctrl-C or SIGTERM in the block; typer would exit in silence."""
     try:
         yield
     except KeyboardInterrupt:
@@ -107,7 +107,7 @@ def fail(sentence: str, code: int) -> NoReturn:
 
 
 def tell(line: str) -> None:
-    """A remark beside the output, on standard error."""
+    """Print a remark beside the output, on standard error."""
     errors.print(line, style="dim", soft_wrap=True)
 
 
@@ -117,19 +117,19 @@ def print_json(values: Any, **layout: Any) -> None:
 
 
 def open_data(config: Config) -> "Dataset":
-    """The data that the config names."""
+    """Return the data that the config names."""
     from fedmlh.data.source import open_dataset
 
     with errors.status("reading data") if errors.is_terminal else nullcontext():
         return open_dataset(config)
 
 
-#: Characters of a column where several have to share the terminal.
+#: Most characters of a column if several columns have to share the terminal.
 _WIDEST = 24
 
 
 def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None:
-    """Print a table with a column per method; methods that do not fit into a line are in further tables."""
+    """Print a table with a column per method; methods that do not fit beside each other follow in further tables."""
     room = console.width - max(len(title), *(len(row.name) for row in rows)) - 4
     cells = [max(len(row.cells[place]) for row in rows) for place in range(len(names))]
     widths = [max(pair) for pair in zip(map(len, names), cells, strict=True)]
@@ -150,7 +150,7 @@ def _print_rows(title: str, names: Sequence[str], rows: "Sequence[Row]") -> None
 
 
 def print_report(folders: list[Path], target: Path, *, beside: str = "", tables: bool = False) -> None:
-    """Write the report of these runs, also as CSV if `tables`, and print its tables.
+    """Write the report of these runs, with `tables` also as CSV, and print its tables.
 
     The names of files beside the report begin with `beside`.
     """
@@ -169,7 +169,7 @@ def print_report(folders: list[Path], target: Path, *, beside: str = "", tables:
     if comparison.settings:
         _print_rows("what differs", comparison.names, comparison.settings)
     if comparison.differences:
-        title = f"difference to {comparison.names[0]}, points of 100"
+        title = f"difference to {comparison.names[0]}, percentage points"
         differences = Table(title, "", "", "95 % over seeds", "95 % over test points")
         for method, group in groupby(comparison.differences, lambda difference: difference.method):
             for place, difference in enumerate(group):
@@ -185,6 +185,6 @@ def print_report(folders: list[Path], target: Path, *, beside: str = "", tables:
 
 
 def print_terms(terms: Iterable[tuple[str, str]]) -> None:
-    """Say under a table what its terms mean, a line each."""
+    """Print under a table what its terms mean, a line per term."""
     for term, meaning in terms:
         console.print(f"{term}: {meaning}", style="dim")

@@ -10,9 +10,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Table
 
-from fedmlh.cli.options import DeviceOption, PartsOption, SetOption, check_begun, check_config
+from fedmlh.cli.options import DeviceOption, PartsOption, SetOption, check_begun
 from fedmlh.cli.terminal import console, progress, resumable, tell
 from fedmlh.config import parse_setting
+from fedmlh.display import count
 from fedmlh.errors import UserError, how_to_install
 from fedmlh.lock import hold, is_empty
 from fedmlh.sizing import parse_size
@@ -26,39 +27,39 @@ if TYPE_CHECKING:
 def tune(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="data folder; its test part is not read")],
     out: Annotated[Path | None, typer.Option(help="folder to write; without it runs/NAME-tune")] = None,
-    labels: Annotated[str, typer.Option(help="hashed, identity (an output for every label) or both")] = "both",
+    labels: Annotated[str, typer.Option(help="hashed, identity (one output per label) or both")] = "both",
     training: Annotated[str, typer.Option(help="rounds (networks), one-round (a linear model) or both")] = "both",
-    trials: Annotated[int, typer.Option(min=1, max=100_000, help="trials to train, over all sides")] = 30,
+    trials: Annotated[int, typer.Option(min=1, max=100_000, help="number of trials to train, over both sides")] = 30,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="no round begins later than that; --resume goes on")
+        float | None, typer.Option(min=0.01, help="begin no round after this time; --resume continues")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="largest model to send, e.g. 2MiB; without it what suits the data, 4 to 48 MiB")
+        str | None,
+        typer.Option(help="size of the largest model to send, e.g. 2MiB; without it 4 to 48 MiB, by the data"),
     ] = None,
     bytes_per_round: Annotated[
-        str | None, typer.Option(help="most that all clients of a round send and are sent, encoded, e.g. 5MiB")
+        str | None, typer.Option(help="most bytes that all clients of a round send and receive, e.g. 5MiB")
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="clients K; without it those of the presets")] = None,
-    clients_per_round: Annotated[int | None, typer.Option(help="clients S in a round of networks")] = None,
-    rounds: Annotated[int | None, typer.Option(help="rounds of networks at most")] = None,
+    clients: Annotated[int | None, typer.Option(help="number of clients (K); without it as in the preset")] = None,
+    clients_per_round: Annotated[int | None, typer.Option(help="number of clients in a round of networks (S)")] = None,
+    rounds: Annotated[int | None, typer.Option(help="largest number of rounds of networks")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the search and of every trial")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, max=1024, help="trials at a time, each in a process of its own")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="number of trials at a time, each in its own process")] = 1,
     device: DeviceOption = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            metavar="CONFIG", help="first trial; without it recommended, trained either way", callback=check_config
-        ),
+        typer.Option(metavar="CONFIG", help="config of the first trials; without it the preset recommended"),
     ] = None,
     settings: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the search in --out")] = False,
     parts: PartsOption = None,
 ) -> None:
-    """Search the settings that suit your data, judged on validation points alone.
+    """Search for settings that suit your data, judged on validation points only.
 
-    The first trial of each side is what recommended takes. Trials that fall
-    behind are stopped early. best.toml is for fedmlh run; trials.csv and
-    tune.html say what was tried.
+    There are two sides: networks in rounds, and a linear model in one round.
+    The first trial of each side has the settings of the preset recommended.
+    Trials that fall behind are stopped early. Pass best.toml to fedmlh run;
+    trials.csv and tune.html show what was tried.
     """
     try:
         import optuna  # noqa: F401
@@ -90,7 +91,7 @@ def tune(
     out = out or Path("runs") / f"{data.resolve().name.lstrip('.')}-tune"
     if resume:
         check_begun(out, "search", named=named)
-    how = "--resume goes on with the search, and with the trial that was cut off"
+    how = "--resume continues the search, and the trial that was cut off"
     with resumable(how), hold(out):
         _check_folder(out, resume)
         dataset = open_dataset(config, training_only=True)
@@ -127,12 +128,12 @@ def _check_folder(out: Path, resume: bool) -> None:
     if resume and not there and not is_empty(out):
         raise UserError(f"{out} holds no search to resume: choose another --out")
     if not resume and not is_empty(out):
-        hint = "pass --resume to go on with that search, or " if there else ""
+        hint = "pass --resume to continue that search, or " if there else ""
         raise UserError(f"{out} is not empty: {hint}choose another --out")
 
 
 def _check_same(path: Path, settings: dict[str, Any]) -> None:
-    """Write what a search depends on, or refuse to go on with another."""
+    """Write what a search depends on, or refuse to continue a search that depends on something else."""
     wanted = json.loads(json.dumps({"format_version": FORMAT_VERSION, **settings}))
     if not path.exists():
         write_atomically(path, (json.dumps(wanted, indent=1) + "\n").encode())
@@ -152,7 +153,7 @@ def _check_same(path: Path, settings: dict[str, Any]) -> None:
 
 @contextmanager
 def _progress(trials: int) -> Iterator[Callable[["Row", list["Row"]], None]]:
-    """A bar on a terminal, and everywhere a line per trial."""
+    """Show a line per trial, and on a terminal a bar as well."""
     from fedmlh.tuning.results import find_best
 
     def describe(row: "Row", rows: list["Row"]) -> str:
@@ -175,9 +176,9 @@ def _describe(row: "Row") -> str:
 
     if row.reason:
         return f"trial {row.name}: {row.state}, not trained: {row.reason}"
-    rounds = "1 round" if row.rounds == 1 else f"{row.rounds} rounds"
-    figures = f"{show_precision(row)}, mean {100 * (row.score or 0):.1f}, {row.bytes_total / MIB:,.2f} MiB in {rounds}"
-    return f"trial {row.name}: {row.state}, {figures}"
+    figures = f"{show_precision(row)}, mean {100 * (row.score or 0):.1f}"
+    cost = f"{row.bytes_total / MIB:,.2f} MiB in {count(row.rounds, 'round')}"
+    return f"trial {row.name}: {row.state}, {figures}, {cost}"
 
 
 def _print_best(rows: list["Row"], out: Path, data: Path) -> None:

@@ -15,7 +15,7 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.summary import read_own
 
 MIB = 2**20
-#: What figures are called, with their names in summary.json.
+#: Figures as tables show them, with their names in summary.json.
 _TERMS = {
     "P@k": "precision",
     "nDCG@k": "ndcg",
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that a report says of methods."""
+    """The content of a report about methods."""
 
     methods: list[Method]
     figures: list[Row]
@@ -53,14 +53,14 @@ class Comparison:
 
     @property
     def terms(self) -> list[tuple[str, str]]:
-        """Return what the rows of the figures are called, and what they mean."""
+        """Return the terms in the names of the figures, and what they mean."""
         threshold = self.methods[0].config.frequent_threshold
         shown = _TERMS | (_TERMS_OF_PAPER if _follow_paper(self.methods) else {})
         return [(term, explain(name, threshold)) for term, name in shown.items()]
 
 
 def compare(folders: Sequence[RunFolder]) -> Comparison:
-    """Read finished runs and set their methods side by side."""
+    """Read finished runs, and put their methods side by side."""
     methods = gather(folders)
     settings = [Row(name, tuple(shown)) for name, shown in list_differing([method.config for method in methods])]
     differences, notes = find_differences(methods)
@@ -68,7 +68,7 @@ def compare(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def _list_figures(methods: Sequence[Method]) -> list[Row]:
-    """Return accuracy in percent, then what it cost, then what only the paper counts if its way was asked for."""
+    """Return accuracy in percent, then costs, then the paper's own figures if a run follows its way."""
     ks = list(methods[0].runs[0].summary["precision"])
     own = dict.fromkeys(name for method in methods for name in method.config.metrics)
 
@@ -85,7 +85,7 @@ def _list_figures(methods: Sequence[Method]) -> list[Row]:
         *([_row("mean of P@k, %", methods, _mean_precision, 1)] if len(ks) > 1 else []),
         *percent("ndcg", "nDCG@{k}, %"),
         *percent("psp", "PSP@{k}, %"),
-        *percent("precision_infrequent", "P@{k} from infrequent labels, points"),
+        *percent("precision_infrequent", "P@{k} from infrequent labels, % points"),
         *percent("recall_macro", "macro recall@{k}, %"),
         *(
             _row(
@@ -101,13 +101,13 @@ def _list_figures(methods: Sequence[Method]) -> list[Row]:
         _row("model, MiB", methods, lambda s: s["model_bytes"] / MIB, 2),
         _row("clients sent until best, MiB", methods, lambda s: s["bytes_up_to_best"] / MIB, 1),
         _row("server sent until best, MiB", methods, lambda s: s["bytes_down_to_best"] / MIB, 1),
-        _row("seconds a round, training", methods, lambda s: s["seconds_per_round"], 2),
+        _row("seconds per round, training", methods, lambda s: s["seconds_per_round"], 2),
         *(of_paper if _follow_paper(methods) else []),
     ]
 
 
 def _follow_paper(methods: Sequence[Method]) -> bool:
-    """Say whether any of the methods selects its round in the paper's way."""
+    """Say whether any method selects its round in the paper's way."""
     return any(method.config.selection == "paper" for method in methods)
 
 

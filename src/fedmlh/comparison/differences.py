@@ -1,9 +1,9 @@
 """Differences between methods, paired by seed and by test point, with intervals for both kinds of chance.
 
-Over seeds: Student's interval for the mean of the seeds' differences. It says what another seed (another partition,
-start and sampling) might give on these test points. Over points: the percentile bootstrap of test points, drawn with
-replacement, after a point's differences were averaged over the seeds. It says what other test points might give for
-these models.
+Over seeds: Student's interval for the mean of the seeds' differences. It shows what another seed (another partition,
+initial model and sampling) might give on these test points. Over points: the percentile bootstrap of test points, drawn
+with replacement, after the differences of a point were averaged over the seeds. It shows what other test points might
+give for these models.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from fedmlh.runs.folder import FinishedRun
 #: Bounds of an interval.
 Interval = tuple[float, float]
 RESAMPLES, CONFIDENCE = 2000, 0.95
-#: The most numbers of a block of resamples.
+#: The most numbers in a block of resamples.
 _BLOCK = 1 << 22
-#: Settings without which two runs are not measured alike.
+#: Settings that must agree, or two runs are not measured in the same way.
 _MEASURED = (
     *("data", "synthetic_points", "synthetic_features", "synthetic_labels"),
     *("propensity_a", "propensity_b"),
@@ -31,7 +31,7 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a method is better than the reference in one metric, as a fraction of 1."""
+    """How much better a method is than the reference in one metric, as a fraction of 1."""
 
     method: str
     reference: str
@@ -44,7 +44,7 @@ class Difference:
 
 
 def find_differences(methods: Sequence[Method]) -> tuple[list[Difference], list[str]]:
-    """Return the differences of all methods to the first, and notes on what is missing."""
+    """Return the differences of all methods to the first one, and notes on missing differences."""
     first, notes = methods[0], list[str]()
     pairs: list[tuple[Method, list[tuple[FinishedRun, FinishedRun]]]] = []
     for method in methods[1:]:
@@ -89,7 +89,7 @@ def find_differences(methods: Sequence[Method]) -> tuple[list[Difference], list[
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
-    """Return Student's interval for the mean of what seeds gave; None if there are fewer than two."""
+    """Return Student's interval for the mean of the values of seeds; None if there are fewer than two."""
     if len(values) < 2:
         return None
     from scipy.stats import t
@@ -110,7 +110,7 @@ def over_points(gains: np.ndarray, bests: np.ndarray, seed: int = 0) -> list[Int
         draws = range(begin, min(begin + block, RESAMPLES))
         counts = np.stack([np.bincount(rng.integers(0, n, n), minlength=n) for _ in draws])
         sums = counts.astype(np.float64) @ both
-        # Where no point that was drawn has a label, there is nothing to gain: 0 / 1.
+        # If no point that was drawn has a label, there is nothing to gain: 0 / 1.
         below = sums[:, gains.shape[1] :]
         ratios.append(sums[:, : gains.shape[1]] / np.where(below > 0, below, 1.0))
     tail = (1 - CONFIDENCE) / 2
@@ -134,7 +134,7 @@ def _subtract(ours: FinishedRun, theirs: FinishedRun, ks: Sequence[str]) -> list
 def _resample(
     pairs: Sequence[Sequence[tuple[FinishedRun, FinishedRun]]], common: PointHits | None
 ) -> list[list[Interval] | None]:
-    """Return for each method the intervals of all columns over the common points; None where a file is missing."""
+    """Return for each method the intervals of all columns over the common points; None if a file is missing."""
     parts = [None if common is None else _average(shared, common) for shared in pairs]
     there = [part for part in parts if part is not None]
     if common is None or not there:
@@ -146,7 +146,7 @@ def _resample(
 
 
 def _average(shared: Sequence[tuple[FinishedRun, FinishedRun]], common: PointHits) -> np.ndarray | None:
-    """Return the differences of all columns per point, averaged over seeds; None where a file is missing.  # [n, c]"""
+    """Return the differences of all columns per point, averaged over seeds; None if a file is missing.  # [n, c]"""
     total = np.zeros((len(common), 2 * len(common.k) + 1))
     for theirs, ours in shared:
         before, after = theirs.folder.read_points(), ours.folder.read_points()

@@ -1,4 +1,4 @@
-"""The methods that a comparison is about: which runs belong to each, and what each is called."""
+"""The methods of a comparison: which runs belong to each, and its name."""
 
 import json
 import re
@@ -15,18 +15,18 @@ from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_JSON, parse_json, read_text
 
 _PLAN = "comparison.json"
-#: More settings than these, or a longer value, make no name.
+#: A name holds at most this many settings, and values of at most this length.
 _MOST_NAMED, _LONGEST_VALUE = 2, 24
-#: What tells set-ups apart, but for what a resumed run may change.
+#: Settings that tell methods apart: those that a resumed run must keep.
 _BOUND = [name for name in SETTINGS if name not in {*FREE_ON_RESUME, "seed"}]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ in nothing but the seed."""
+    """Runs that differ only in the seed."""
 
     name: str
-    config: Config  # of the first run; sizes and budget_mib as they were asked for, where that is known
+    config: Config  # of the first run; sizes and budget_mib as they were set, where that is known
     runs: tuple[FinishedRun, ...]  # by seed
 
     @property
@@ -37,7 +37,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as it was asked for."""
+    """A method as the user asked for it."""
 
     name: str
     folder: str  # of its runs, less the seed
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a comparison was asked for; it lies in the comparison's folder."""
+    """The methods and seeds of a comparison; a file in its folder holds them."""
 
     entries: tuple[Entry, ...]
     seeds: tuple[int, ...]
@@ -93,10 +93,10 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def gather(folders: Sequence[RunFolder]) -> list[Method]:
-    """Read runs and put those together that differ in nothing but the seed, in the order in which they are named."""
+    """Read runs, and group those that differ only in the seed, in the order in which they are named."""
     runs = [folder.read() for folder in folders]
     if len({tuple(run.summary["precision"]) for run in runs}) > 1:
-        raise UserError("these runs were measured at different k (top_k): report them apart")
+        raise UserError("these runs were measured at different k (top_k): report them separately")
     plans = {out: Plan.read(out) for out in {folder.path.parent for folder in folders}}
     members: dict[Any, list[FinishedRun]] = {}
     asked: dict[Any, Entry] = {}
@@ -113,7 +113,7 @@ def gather(folders: Sequence[RunFolder]) -> list[Method]:
         seeds = [run.config.seed for run in same]
         if len(set(seeds)) < len(seeds):
             raise UserError(
-                f"the same run was given twice, or two runs with one set-up and seed {max(seeds, key=seeds.count)}"
+                f"a run was given twice, or two runs with seed {max(seeds, key=seeds.count)} and the same settings"
             )
     own = _name_by_config([same[0] for key, same in members.items() if key not in asked])
     methods: list[Method] = []
@@ -129,7 +129,7 @@ def gather(folders: Sequence[RunFolder]) -> list[Method]:
 
 
 def _name_by_config(runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """Yield a name for each of these runs of different set-ups."""
+    """Yield a name for each of these runs, which have different settings."""
     for run in runs:
         name = run.config.name or run.config.method
         sharing = [other for other in runs if (other.config.name or other.config.method) == name]
@@ -138,7 +138,7 @@ def _name_by_config(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _tell_apart(runs: Sequence[FinishedRun], here: int) -> str:
-    """Return what tells one of these runs from the others that have its name."""
+    """Return what tells one of these runs apart from the others of its name."""
     configs = [run.config for run in runs]
     if len(runs) == 1:
         return ""
@@ -151,7 +151,7 @@ def _tell_apart(runs: Sequence[FinishedRun], here: int) -> str:
 
 
 def _make_unique(methods: list[Method]) -> list[Method]:
-    """Number the methods that still have the same name."""
+    """Add numbers to the names of methods that still have the same name."""
     names = [method.name for method in methods]
     for place, method in enumerate(methods):
         if names.count(method.name) > 1:

@@ -13,17 +13,17 @@ from fedmlh.comparison.methods import Method
 from fedmlh.display import draw_literally
 from fedmlh.runs.summary import judged
 
-#: Colour-blind safe (Okabe and Ito), without the yellow that white paper swallows; then the same with other dashes.
+#: Colour-blind safe (Okabe and Ito), without yellow, which is hard to see on white; then again with other dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
-#: The range over seeds of more methods than these would hide their curves.
+#: The shaded ranges over seeds of more methods than these would hide curves.
 MOST_SHADED = 4
-#: If one method sends so many times as much as another, only a logarithmic axis shows both.
+#: If one method sends this many times as much as another, only a logarithmic axis shows both.
 _FAR_APART = 20
 
 
 def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
-    """Draw precision by round (above) and by bytes both ways (below): mean over seeds, with their range if few."""
+    """Draw precision by round (above) and by bytes both ways (below): mean over seeds, and range if methods are few."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -72,7 +72,7 @@ def _running_total(history: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _are_far_apart(methods: Sequence[Method]) -> bool:
-    """Say whether what methods send in all differs so much that a linear axis would hide the one that sends least."""
+    """Say whether methods send such different totals that a linear axis would hide the one that sends least."""
     totals = [_running_total(run.history)[-1] for method in methods for run in method.runs]
     firsts = [_running_total(run.history)[0] for method in methods for run in method.runs]
     return min(firsts) > 0 and max(totals) > _FAR_APART * min(totals)

@@ -43,14 +43,14 @@ $clients
 </body></html>
 """)
 _DIFFERENCES = (
-    "How much better than {first}, in points of 100, seed by seed on the same test points. Over seeds: the 95 % "
-    "t-interval for the mean of the seeds’ differences. It says what other partitions, starts and samples may give. "
-    "Over test points: the 95 % bootstrap interval ({resamples:,} resamples) of the differences, averaged over seeds. "
-    "It says what other test points may give. A claim needs both intervals to leave out 0."
+    "How much better each method is than {first}, in percentage points, seed by seed on the same test points. Over "
+    "seeds: the 95 % t-interval for the mean of the seeds’ differences. It shows what other partitions, initial models "
+    "and samples may give. Over test points: the 95 % bootstrap interval ({resamples:,} resamples) of the differences, "
+    "averaged over seeds. It shows what other test points may give. A difference is proven only if 0 is outside both."
 )
 _SIMULATED = (
-    "Simulated clients: P@k in %, on the client’s share of the validation points, which the partition distributes as "
-    "it does training points. They also chose the model."
+    "Simulated clients: P@k in %, on the client’s share of the validation points, which the partition distributes "
+    "in the same way as training points. These points also chose the model."
 )
 _AT_SITES = "Real sites: P@k in %, measured by each site on the points that it holds out."
 _ALONE = "“Alone”: the model that the client trains on its own points only, at its best round on these points."
@@ -62,13 +62,13 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
     notes = []
     if any("validation" in run.summary for run in runs):
         notes.append(
-            "The best round was chosen on validation points held out from training; the table is the test part at "
-            "that round, measured once. ± is the standard deviation over seeds."
+            "The best round was chosen on validation points held out from training; the table shows the "
+            "test part at that round, measured once. ± is the standard deviation over seeds."
         )
     if any(run.config.selection == "paper" for run in runs):
         notes.append(
-            "“Best round on test”: the round was chosen on the test part, as in the paper. Such figures are optimistic "
-            "and are for reproduction only."
+            "“Best round on test”: the round was chosen on the test part, as in the paper. Such figures are too "
+            "good, and are for reproduction only."
         )
     picture = None
     curves = f'<p class="note">Curves need matplotlib: {escape_html(how_to_install("plot"))}, then fedmlh report.</p>'
@@ -76,7 +76,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
         svg, picture = draw_curves(comparison.methods, "svg").decode(), draw_curves(comparison.methods, "png")
         curves = svg[svg.index("<svg") :]
     several = any(len(method.runs) > 1 for method in comparison.methods)
-    shaded = "; the shade is from the lowest to the highest" if len(comparison.methods) <= MOST_SHADED else ""
+    shaded = "; the shade spans the lowest to the highest" if len(comparison.methods) <= MOST_SHADED else ""
     page = _PAGE.substitute(
         title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
@@ -89,7 +89,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
         curves_note=f"Mean over seeds{shaded}." if several else "",
         curves=curves,
         clients=_clients(runs),
-        settings_note=f"Of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
+        settings_note=f"The settings of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
         settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
     )
     write_atomically(target, page.encode())
@@ -103,7 +103,7 @@ def _show_differing(comparison: Comparison) -> str:
     if not comparison.settings:
         return ""
     table = _table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.settings])
-    note = "Settings in which the methods differ; – where a setting has no effect."
+    note = "Settings in which the methods differ; – means that a setting has no effect."
     return f'<h2>What differs</h2><p class="note">{note}</p><div class="wide">{table}</div>'
 
 
@@ -128,7 +128,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _clients(runs: Sequence[FinishedRun]) -> str:
-    """What the shared model gives each client, where that was measured."""
+    """Return the section on what the shared model gives each client, if that was measured."""
     parts = []
     for run in runs:
         clients = run.summary.get("clients", [])
@@ -157,7 +157,7 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
             for client in clients
         ]
         name = escape_html(run.folder.path.name)
-        # Many runs of many clients would bury what follows.
+        # Open tables of many runs would bury what follows.
         shown = " open" if len(runs) == 1 else ""
         parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
     at_sites = {"precision_at_sites" in run.summary for run in runs if run.summary.get("clients")}

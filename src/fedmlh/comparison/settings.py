@@ -1,4 +1,4 @@
-"""In which settings runs differ, as far as these have an effect."""
+"""The settings in which runs differ, as far as they have an effect."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from fedmlh.config import SETTINGS, Config
 from fedmlh.sizing import SIZED
 
-#: What stands for a setting that has no effect.
+#: Shown for a setting that has no effect.
 IDLE = "–"
-#: What says how large the tables are.
+#: Settings that say how large the tables are.
 _SIZES = [name for name in SIZED if SETTINGS[name].section.name == "task"]
 
 
 def list_differing(configs: Sequence[Config], names: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Yield each setting (of those named, or of all) in which set-ups differ, with its value in each as it is shown."""
+    """Yield each setting, of those named or of all, in which configs differ, with its value in each as text."""
     idle = [_find_idle(config) for config in configs]
     for name, setting in SETTINGS.items():
         if not setting.compared or (names and name not in names):
             continue
         used = {getattr(config, name) for config, without in zip(configs, idle, strict=True) if name not in without}
-        # What only some methods have is worth a line if it was set, or says how large the tables are.
+        # A setting that only some methods use is worth a line if it was set, or says how large the tables are.
         alone = any(name in without for without in idle) and (used - {setting.default} or name in _SIZES)
         if len(used) > 1 or (used and alone):
             shown = zip(configs, idle, strict=True)
@@ -27,7 +27,7 @@ def list_differing(configs: Sequence[Config], names: Sequence[str] = ()) -> Iter
 
 
 def show_value(value: Any) -> str:
-    """Return a setting's value as tables and names show it."""
+    """Return the value of a setting as tables and names show it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):

@@ -20,7 +20,7 @@ _NUMBERS = (
 
 
 def write_tables(comparison: Comparison, folder: Path, prefix: str) -> list[Path]:
-    """Write the three tables as PREFIX….csv, and return where."""
+    """Write the three tables as PREFIX….csv, and return their paths."""
     tables = {
         "comparison.csv": _list_figures(comparison),
         "differences.csv": _list_differences(comparison),
@@ -44,7 +44,7 @@ def _list_figures(comparison: Comparison) -> Iterator[Iterable[Any]]:
 
 
 def _list_values(summary: Mapping[str, Any], own: Sequence[str]) -> Iterator[tuple[str, str, float]]:
-    """Yield metric, k and value of all that a summary has, in an order that does not depend on it."""
+    """Yield metric, k and value of all figures in a summary, in an order that does not depend on the summary."""
     ks = list(summary["precision"])
     picked = [(metric, k, summary.get(metric, {}).get(k)) for metric in _BY_K for k in ks]
     picked += [(metric, k, read_own(summary, metric, k)) for metric in own for k in ks]

@@ -1,4 +1,4 @@
-"""All that a run can be told: settings in sections, presets, and files of settings."""
+"""The settings of a run: sections, presets, and files of settings."""
 
 from fedmlh.config.codecs import list_families, parse_codec
 from fedmlh.config.config import Config, parse_setting, presets

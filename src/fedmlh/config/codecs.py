@@ -1,4 +1,4 @@
-"""What the name of a codec says: `family[-N%][+zlib]`."""
+"""Names of codecs: `family[-N%][+zlib]`."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ _NAME = re.compile(r"([a-z0-9]+)(?:-(\d{1,3}(?:\.\d{1,3})?)%)?(\+zlib)?", re.ASC
 
 
 class CodecName(NamedTuple):
-    """A codec's name, read."""
+    """The parts of a codec's name."""
 
     kind: str
     share: Fraction  # N / 100; 1 if the name says no N
@@ -23,12 +23,12 @@ class CodecName(NamedTuple):
 
     @property
     def family(self) -> "type[Codec]":
-        """What encodes, and what is to be known of it."""
+        """Return the class that encodes, which also holds the facts about its family."""
         return _find(self.kind)
 
 
 def parse_codec(name: str) -> CodecName:
-    """Read a codec's name, or raise a ValueError that says which names there are."""
+    """Return the parts of a codec's name, or raise a ValueError that lists the valid names."""
     kind, known = re.split(r"[-+]", name)[0], list_names("codec")
     if kind not in known:
         near = difflib.get_close_matches(kind.lower()[:80], known, n=1, cutoff=0.6)
@@ -44,12 +44,12 @@ def parse_codec(name: str) -> CodecName:
 
 
 def list_families(fits: "Callable[[type[Codec]], bool]") -> str:
-    """Return the names of the families that fit, for a sentence."""
+    """Return the names of the families that fit, joined for a sentence."""
     return _join([kind for kind in list_names("codec") if fits(_find(kind))])
 
 
 def _describe(kind: str) -> str:
-    """Return how names of a family are made."""
+    """Return the form of the names of a family."""
     family = _find(kind)
     end = "[+zlib]" if family.deflates else ""
     if family.percent is None:

@@ -1,6 +1,7 @@
-"""All that a run can be told, in one frozen, validated record; presets and TOML files fill it."""
+"""The config of a run: one frozen record of checked settings, filled from presets and TOML files."""
 
 import contextlib
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,9 @@ class Config(Settings):
                 f"pooled leaves one client, but clients_per_round is {self.clients_per_round}: set clients_per_round=1"
             )
         if self.quorum > self.clients_per_round > 0:
-            raise UserError(f"quorum is {self.quorum}, more than the {self.clients_per_round} clients of a round")
+            raise UserError(
+                f"quorum is {self.quorum}, more than the {self.clients_per_round} clients that a round samples"
+            )
         if self.selection == "validation" and self.validation_fraction == 0 and self.training == "rounds":
             raise UserError("selection 'validation' needs a validation_fraction above 0")
         if self.local_baseline and self.selection == "paper":
@@ -48,18 +51,18 @@ class Config(Settings):
         given = self.sizes == "given" and self.training == "rounds"  # sizes of networks
         if self.learning_rate == 0 and (given or self.optimizer == "sgd"):
             raise UserError(
-                "learning_rate is 0, which stands for one that suits the sizes, with sizes 'auto' and optimizer 'adam' "
-                "only: set a learning_rate above 0"
+                "learning_rate is 0, which means one that suits the sizes: that needs sizes 'auto' and optimizer "
+                "'adam', so set a learning_rate above 0"
             )
         if self.learning_rate_decay < 1e-3 and (given or self.learning_rate_decay != 0):
             raise UserError(
-                f"learning_rate_decay is {self.learning_rate_decay:g}: it must be at least 0.001, or 0, which stands "
-                f"for one that suits the data, with sizes 'auto' only"
+                f"learning_rate_decay is {self.learning_rate_decay:g}: it must be at least 0.001, or, "
+                f"with sizes 'auto' only, 0, which means one that suits the data"
             )
         if self.loss_tau < 0 and (given or self.loss_tau != -1):
             raise UserError(
-                f"loss_tau is {self.loss_tau:g}: it must be at least 0, or -1, which stands for one that suits the "
-                f"data, with sizes 'auto' only"
+                f"loss_tau is {self.loss_tau:g}: it must be at least 0, or, with sizes 'auto' only, -1, which "
+                f"means one that suits the data"
             )
         if self.budget_mib and given:
             raise UserError("budget_mib has no effect on given sizes: set sizes=auto as well")
@@ -78,7 +81,7 @@ class Config(Settings):
             )
         if self.server_tau == 0 and self.server_optimizer not in ("average", "momentum"):
             raise UserError(
-                f"server_optimizer '{self.server_optimizer}' divides by what may be 0: set server_tau above 0"
+                f"server_optimizer '{self.server_optimizer}' divides by a number that may be 0: set server_tau above 0"
             )
         find("premises", "drift")(self)
         if self.training == "one-round":
@@ -86,12 +89,13 @@ class Config(Settings):
         if not self.top_k:
             raise UserError("top_k is empty: name at least one k, e.g. top_k=1,3,5")
         object.__setattr__(self, "top_k", tuple(sorted(set(self.top_k))))
-        # Metrics sum such weights, k of them a point, as 64-bit integers.
+        # Metrics sum such weights, k of them per point, as 64-bit integers.
         heaviest = 1 + _MAX_LOG_POINTS * ((self.propensity_b + 1) / self.propensity_b) ** self.propensity_a
         if heaviest * max(self.top_k) >= 2**22:
             raise UserError(
-                f"propensity_a {self.propensity_a:g} with propensity_b {self.propensity_b:g} weighs a label that no "
-                f"point has {heaviest:.3g} times as much as others: use a smaller propensity_a or a larger propensity_b"
+                f"propensity_a {self.propensity_a:g} with propensity_b {self.propensity_b:g} gives a label that no "
+                f"point has {heaviest:.3g} times the weight of others: use a smaller propensity_a or a larger "
+                f"propensity_b"
             )
         for name, tables in (("label_seeds", self.num_tables), ("feature_seeds", self.num_feature_maps)):
             seeds = getattr(self, name)
@@ -102,43 +106,49 @@ class Config(Settings):
                 raise UserError(f"{name} needs at least {tables} numbers from 0 to 2^32 - 1, got {show(list(seeds))}")
 
     def _check_keyed(self) -> None:
-        """Only a hash of the key gives a label the same bucket at sites that know different labels."""
+        """Refuse label maps that need one list of labels: only a hash of the key works without one."""
         if self.label_map == "balanced":
-            raise UserError("label_map 'balanced' deals out one list of labels, so label_key must be 'id'")
+            raise UserError(
+                "label_map 'balanced' spreads one list of labels over the buckets, so label_key must be 'id'"
+            )
         if self.label_map == "identity":
             what = "FedAvg" if self.is_fedavg else "label_map 'identity'"
             raise UserError(f"{what} has an output for each label of one list, so label_key must be 'id'")
 
     def _check_one_round(self) -> None:
         if -1 < self.count_power < 0:
-            raise UserError(f"count_power is {self.count_power:g}: it must be -1, which has it chosen, or from 0 to 1")
+            raise UserError(
+                f"count_power is {self.count_power:g}: it must be from 0 to 1, or -1, which means one that is chosen"
+            )
         if self.selection == "paper":
             raise UserError("training 'one-round' chooses λ on validation: use selection 'validation'")
         if self.correct and self.validation_fraction == 0:
-            raise UserError("correct needs points on which the server sees whether it helps: set validation_fraction")
+            raise UserError(
+                "correct needs validation points, which show whether it helps: set a validation_fraction above 0"
+            )
         if self.shared_fraction > 0:
             raise UserError("training 'one-round' shares no points: set shared_fraction=0")
 
     @property
     def method(self) -> str:
-        """What is trained, in a word: fedmlh, fedavg or one-round; auto if the data decides."""
+        """Return what is trained, in one word: fedmlh, fedavg or one-round; auto if the data decides."""
         if self.training != "rounds":
             return self.training
         return "fedavg" if self.is_fedavg else "fedmlh"
 
     @property
     def is_fedavg(self) -> bool:
-        """Whether there is one network with one output per label; if it is trained in rounds, this is FedAvg."""
+        """Say whether there is one network with one output per label; trained in rounds, this is FedAvg."""
         return self.label_map == "identity" and self.num_tables == 1
 
     @property
     def most_rounds(self) -> int:
-        """How many rounds a run has at most."""
+        """Return how many rounds a run has at most."""
         return self.rounds if self.training == "rounds" else 1 + self.correct
 
     @property
     def num_feature_maps(self) -> int:
-        """How many feature maps the tables use: none, one for all, or R."""
+        """Return how many feature maps the tables use: none, one for all, or R."""
         if self.training == "one-round":
             return 1  # of the features that share slots
         if self.feature_map == "none":
@@ -161,7 +171,7 @@ class Config(Settings):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], source: str) -> "Config":
-        """Return a config from names and values; `source` says in an error where they stood."""
+        """Return a config from names and values; errors name `source` as the place where they stood."""
         values = flatten(values, source)
         try:
             return cls(**values)
@@ -170,13 +180,15 @@ class Config(Settings):
 
     @classmethod
     def load(cls, where: str | Path) -> "Config":
-        """The preset of that name, or the config in that TOML file."""
+        """Return the preset of that name, or the config in that TOML file."""
         if str(where) in presets():
             text = (resources.files(__package__) / "presets" / f"{where}.toml").read_text("utf-8")
         else:
             path = Path(where)
             if not path.is_file():
-                raise UserError(f"'{where}' is neither a preset ({', '.join(presets())}) nor a TOML file")
+                near = difflib.get_close_matches(str(where)[:80], presets(), n=1, cutoff=0.6)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise UserError(f"'{where}' is neither a preset ({', '.join(presets())}) nor a TOML file{hint}")
             try:
                 text = read_text(path.resolve(), MOST_TOML)
             except OSError as error:
@@ -185,7 +197,7 @@ class Config(Settings):
 
     @classmethod
     def from_toml(cls, text: str, source: str) -> "Config":
-        """A config from the text of a TOML file; fields it does not name keep their defaults."""
+        """Return the config that a TOML text describes; settings that it does not name have their defaults."""
         if len(text) > MOST_TOML:
             raise UserError(f"{source} is longer than {MOST_TOML:,} characters, which no config is")
         try:
@@ -197,7 +209,7 @@ class Config(Settings):
 
     @property
     def foreign(self) -> list[dict[str, str]]:
-        """The parts that are not fedmlh's own: setting, name, origin and hash of each."""
+        """Return the parts that are not fedmlh's own: setting, name, origin and hash of each."""
         found = []
         for setting, kind in _KINDS.items():
             value = getattr(self, setting)
@@ -217,16 +229,16 @@ _KINDS = {name: setting.part for name, setting in SETTINGS.items() if setting.pa
 
 
 def presets() -> list[str]:
-    """Names of the set-ups that ship with the product."""
+    """Return the names of the configs that fedmlh brings along."""
     folder = resources.files(__package__) / "presets"
     return sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Return name and value of `field=value` on the command line; the value as TOML reads it, else as plain text."""
+    """Return name and value of a text `name=value`; the value as TOML reads it, else as plain text."""
     name, equals, raw = text.partition("=")
     if not equals or not name:
-        raise UserError(f"--set {text}: say field=value, e.g. --set num_tables=8")
+        raise UserError(f"'{text:.80}' sets nothing: write name=value, e.g. num_tables=8 (--set num_tables=8)")
     raw = raw.strip()
     try:
         (value,) = tomllib.loads(f"value = {raw}").values()
@@ -240,7 +252,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _check_parts(recorded: Any, source: str) -> None:
-    """Refuse a config whose foreign parts are not loaded, or are others than those that it was written with."""
+    """Refuse a config whose own parts are not loaded, or have changed since it was written."""
     keys = ("setting", "name", "origin", "sha256")
     for part in recorded if isinstance(recorded, list) else [None]:
         texts = [part.get(key) for key in keys] if isinstance(part, dict) else []
@@ -250,9 +262,12 @@ def _check_parts(recorded: Any, source: str) -> None:
         kind = _KINDS[setting]
         found = find_foreign(kind, name)
         if found is None:
-            raise UserError(f"{source}: the {kind} '{name}' comes from {origin}: load it with --parts {origin}")
+            raise UserError(
+                f"{source}: the {kind} '{name}' comes from {origin}: load that file first (fedmlh.load_parts, --parts)"
+            )
         if found.sha256 != sha256:
             raise UserError(
                 f"{source}: the {kind} '{name}' of {found.origin} is not the one of {origin} that was used before "
-                f"(SHA-256 {found.sha256[:12]}…, not {sha256[:12]}…): load the file of that time with --parts"
+                f"(SHA-256 {found.sha256[:12]}…, not {sha256[:12]}…): load the file of that time "
+                f"(fedmlh.load_parts, --parts)"
             )

@@ -1,4 +1,4 @@
-"""What settings are called in files and on the command line: by their name, or by section and name."""
+"""Names of settings in files and on the command line: the name alone, or section and name."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -8,16 +8,16 @@ from fedmlh.config.settings import SECTIONS, SETTINGS
 from fedmlh.config.values import show
 from fedmlh.errors import UserError
 
-#: Another word for settings: what each of its values stands for. FedMLH is whatever else the settings say.
+#: The setting `algorithm` is another word for other settings, by its value. FedMLH changes none of them.
 _ALGORITHM: dict[str, dict[str, Any]] = {"fedmlh": {}, "fedavg": {"label_map": "identity", "num_tables": 1}}
-#: As files of earlier versions have it.
+#: Values that files of earlier versions hold.
 _FORMER_ALGORITHM = {"one-round": {"training": "one-round"}}
-#: Settings of earlier versions that have no effect any more, with the value that older files hold for them.
+#: Settings of earlier versions that have no effect any more, with the value that older files hold.
 _RETIRED = {"max_update_rms": 10.0}
 
 
 def _list_names() -> dict[str, str]:
-    """Return the setting that each name means; `<section>_` may be left out after its section."""
+    """Return the setting of each valid name; after its section, a name may leave out `<section>_`."""
     names = {name: name for name in SETTINGS}
     for name, setting in SETTINGS.items():
         names[f"{setting.section.name}.{name}"] = name
@@ -29,7 +29,7 @@ NAMES = _list_names()
 
 
 def flatten(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return values by the names of settings, wherever they stood; unknown names and second values are refused."""
+    """Return values by the names of their settings, from sections or none; refuse unknown names and second values."""
     found: dict[str, Any] = {}
     said: dict[str, str] = {}
     algorithm: dict[str, Any] = {}
@@ -38,7 +38,7 @@ def flatten(values: Mapping[str, Any], source: str) -> dict[str, Any]:
             algorithm = _translate(value, source)
         elif name in _RETIRED:
             if value != _RETIRED[name]:
-                raise UserError(f"{source}: {name} is no longer a setting: remove it (clip says what there is now)")
+                raise UserError(f"{source}: {name} is no longer a setting: remove it (clip has replaced it)")
         else:
             setting = NAMES.get(name)
             if setting is None:

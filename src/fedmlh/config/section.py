@@ -1,4 +1,4 @@
-"""What settings have in common, declared once per section, and what one setting says of itself."""
+"""Sections and settings: what a section declares for all its settings, and each setting for itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,33 +10,35 @@ MAX_TABLES = 1024
 DECLARED: dict[type, "Section"] = {}
 _Fields = TypeVar("_Fields")
 _AGREED = {
-    "always": "All sites must agree on it.",
-    "rounds": "For training in rounds, all sites must agree on it.",
-    "one-round": "For training in one round, all sites must agree on it.",
-    "never": "Sites need not agree on it.",
+    "always": "All sites must agree on these settings.",
+    "rounds": "For training in rounds, all sites must agree on these settings.",
+    "one-round": "For training in one round, all sites must agree on these settings.",
+    "never": "Sites need not agree on these settings.",
 }
 _EFFECT = {
     "": "",
-    "rounds": " It matters to networks only.",
-    "one-round": " It matters to training in one round only.",
+    "rounds": " They matter to networks only.",
+    "one-round": " They matter to training in one round only.",
 }
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the settings of a section have in common."""
+    """What all settings of a section have in common."""
 
     name: str
     #: One sentence that says what the section is about.
     title: str
-    #: For which training all sites must agree on it.
+    #: The training for which all sites must agree on it.
     agreed: Literal["always", "rounds", "one-round", "never"] = "never"
     #: Whether a resumed run may change it.
     free: bool = False
-    #: Whether each real site says it for itself, when it is prepared.
+    #: Whether each real site sets it for itself, when it is prepared.
     own: bool = False
-    #: The training in which it has an effect; empty for both. In one round, networks beside the linear model count too.
+    #: The training in which it has an effect; empty for both. Networks beside a linear model count as "rounds".
     training: Literal["", "rounds", "one-round"] = ""
+    #: Whether all methods of a comparison have the first one's values, or values of their own.
+    common: Literal["always", "unless swept", "never"] = "never"
 
     def is_agreed(self, training: str) -> bool:
         """Say whether all sites must agree on this section for that training."""
@@ -44,15 +46,15 @@ class Section:
 
     @property
     def meaning(self) -> str:
-        """Say who must agree on it, whether a resumed run may change it, and where it has an effect."""
-        agreed = "Every real site says it for itself." if self.own else _AGREED[self.agreed]
-        resumed = "A resumed run may change it." if self.free else "A resumed run must keep it."
+        """Return who must agree on the settings, whether a resumed run may change them, and where they matter."""
+        agreed = "Each real site sets them for itself." if self.own else _AGREED[self.agreed]
+        resumed = "A resumed run may change them." if self.free else "A resumed run must keep them."
         return f"{agreed} {resumed}{_EFFECT[self.training]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a setting says of itself."""
+    """What a setting declares for itself."""
 
     #: One sentence that explains it.
     help: str
@@ -60,31 +62,33 @@ class Facts:
     at_most: float | None = None
     #: How many numbers or names a list may have.
     count: int = MAX_TABLES
-    #: The kind of part whose name it is, and words that may stand in place of a name.
+    #: The kind of part that it names, and words that it may have instead of a name.
     part: str = ""
     also: tuple[str, ...] = ()
     #: The value that leaves the choice to the data.
     open: Any = None
-    #: With sizes "auto": chosen, whatever it was; or perhaps changed.
+    #: With sizes "auto": always chosen, or changed where that is needed.
     sized: Literal["", "chosen", "changed"] = ""
     #: The training in which it has an effect, if its section does not say so.
     training: Literal["", "rounds", "one-round"] = ""
-    #: It has an effect only with these values of other settings, or none with these.
+    #: It has an effect only with these values of other settings (`needs`), or none with these (`idle_with`).
     needs: Mapping[str, Any] = field(default_factory=dict)
     idle_with: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether something else that sites agree on says it already.
+    #: Whether it follows from something else that sites agree on.
     implied: bool = False
     #: Whether real sites train with the default only.
     simulation_only: bool = False
-    #: Whether it is there for the sake of other clients: a client that trains alone has the default.
+    #: Whether it only makes sense among several clients: a client that trains alone has the default.
     for_others: bool = False
-    #: Whether it tells methods apart; what a run is called and drawn from does not.
+    #: Whether it tells methods apart; the name and the seed of a run do not.
     compared: bool = True
+    #: Whether all methods of a comparison have the first one's value, if the section says something else.
+    common: Literal["", "always", "unless swept", "never"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Facts):
-    """A setting: its name, type and default, the section to which it belongs, and what it says of itself."""
+    """A setting: its name, type and default, its section, and its facts."""
 
     name: str
     type: Any
@@ -96,7 +100,7 @@ class Setting(Facts):
         once, training = values.training == "one-round", self.training or self.section.training
         if training == "one-round" and not once:
             return True
-        # Of networks beside a linear model, `correct` says the rounds, and their sizes follow from the data.
+        # Networks beside a linear model: `correct` sets their rounds, and their sizes follow from the data.
         if training == "rounds" and once and (not values.correct or self.sized == "chosen" or self.name == "rounds"):
             return True
         if any(getattr(values, name) != value for name, value in self.needs.items()):
@@ -114,7 +118,7 @@ def section(name: str, title: str, **meaning: Any) -> Callable[[type[_Fields]], 
     """Declare a class of fields to be a section."""
 
     def declare(fields: type[_Fields]) -> type[_Fields]:
-        # Methods would take time to make, and none is used: a config has its own.
+        # A config has its own methods: made here, they would cost time and never be called.
         made = dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)(fields)
         DECLARED[made] = Section(name, title, **meaning)
         return made

@@ -1,4 +1,4 @@
-"""All settings: the sections in one flat, frozen record, and a catalogue of what each setting means."""
+"""All settings: the sections as one flat, frozen record, and a catalogue of the settings."""
 
 import dataclasses
 from dataclasses import dataclass

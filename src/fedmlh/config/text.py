@@ -14,7 +14,7 @@ _WIDTH = 100
 
 
 def write_toml(values: Mapping[str, Any], parts: Sequence[Mapping[str, str]]) -> str:
-    """Return all settings in tables by section, each with its explanation, and the parts that are not fedmlh's own."""
+    """Return all settings as TOML, a table per section, with explanations, and the parts that are not fedmlh's own."""
     lines: list[str] = []
     for section, settings in _group():
         lines += [*_comment(f"{section.title} {section.meaning}"), f"[{section.name}]"]
@@ -22,7 +22,7 @@ def write_toml(values: Mapping[str, Any], parts: Sequence[Mapping[str, str]]) ->
             lines += [*_comment(setting.help), f"{setting.name} = {_show(values[setting.name])}"]
         lines.append("")
     for part in parts:
-        lines += ["# Not one of fedmlh's own: --parts loads the file.", "[[parts]]"]
+        lines += ["# Not one of fedmlh's own parts: load its file (fedmlh.load_parts, --parts).", "[[parts]]"]
         lines += [*(f"{name} = {_show(value)}" for name, value in part.items()), ""]
     return "\n".join(lines)
 
@@ -51,7 +51,7 @@ def _show_range(setting: Setting) -> str:
     if get_origin(setting.type) is Literal:
         return f"   ({', '.join(get_args(setting.type))})"
     if setting.part:
-        return f"   ({', '.join((*setting.also, *list_names(setting.part))) or 'none until --parts loads one'})"
+        return f"   ({', '.join((*setting.also, *list_names(setting.part))) or 'none until you register one'})"
     if setting.at_least is None or setting.at_most is None:
         return ""
     low, high = (int(end) if end == int(end) else end for end in (setting.at_least, setting.at_most))

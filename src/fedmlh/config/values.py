@@ -1,4 +1,4 @@
-"""Whether a value is one that a setting can have: of its type, within its range, the name of a part."""
+"""Checks of a setting's value: its type, its range, or the name of a part."""
 
 import types
 from typing import Any, Literal, get_args, get_origin
@@ -12,7 +12,7 @@ _LARGEST = 2**53
 
 
 def check_value(setting: Setting, value: Any) -> Any:
-    """Return the value in the setting's own type and range, or refuse it with what it should be."""
+    """Return the value in the setting's own type, or refuse it and say what it should be."""
     hint, name = setting.type, setting.name
     if setting.part:
         return _name_parts(setting, value)
@@ -37,12 +37,12 @@ def check_value(setting: Setting, value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise UserError(f"{name} is {show(value)}: it must be a list of whole numbers, e.g. {name}=150,150")
     if len(value) > setting.count:
-        raise UserError(f"{name} is a list of {len(value):,} numbers: it may have {setting.count:,}")
+        raise UserError(f"{name} is a list of {len(value):,} numbers: it may have at most {setting.count:,}")
     return tuple(_number(setting, part, whole=True) for part in value)
 
 
 def _name_parts(setting: Setting, value: Any) -> str | tuple[str, ...]:
-    """Return the name of a part that there is, or several where the setting takes them."""
+    """Return the name of a known part, or several names if the setting takes a list."""
     if isinstance(value, str) and value in setting.also:
         return value
     kind, also = setting.part, setting.also
@@ -53,18 +53,18 @@ def _name_parts(setting: Setting, value: Any) -> str | tuple[str, ...]:
         if not isinstance(names, list | tuple):
             raise ValueError(f"say names, e.g. {setting.name}=first,second")
         if len(names) > setting.count:
-            raise ValueError(f"these are {len(names):,} names: it may have {setting.count:,}")
+            raise ValueError(f"these are {len(names):,} names: it may have at most {setting.count:,}")
         return tuple(dict.fromkeys(check(kind, name) for name in names))
     except ValueError as error:
         raise UserError(f"{setting.name} is {show(value)}: {error}") from None
 
 
 def show(value: Any) -> str:
-    """Return a value for a message, cut short; what nests too deep or has too many digits is not shown."""
+    """Return a value for a message, cut short; a value that nests too deep or has too many digits is not shown."""
     try:
         return f"{value!r:.60}"
     except (RecursionError, ValueError):
-        return "out of any sense"
+        return "too large or too deep to show"
 
 
 def _number(setting: Setting, value: Any, *, whole: bool) -> int | float:

@@ -1,4 +1,4 @@
-"""Sparse matrices as named arrays and as bytes: the one form that the files of sites and of the cache have.
+"""Sparse matrices as named arrays and as bytes: the form that they have in files of sites and of the cache.
 
 A matrix `name` is four arrays, its rows compressed as they lie in memory: `name.data`, `name.indices`, `name.indptr`
 and `name.shape`. What is read is checked before anything indexes with it.

@@ -1,4 +1,4 @@
-"""The one form in which data travels inside the product, whatever file it came from."""
+"""The one form that data has inside the product, whatever files it came from."""
 
 import hashlib
 from collections.abc import Iterable
@@ -31,14 +31,14 @@ class Labels:
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
-        """Number the labels of a source that gives them no names."""
+        """Return numbers as the labels of a source that does not name them."""
         numbers = tuple(str(number) for number in range(count))
         return cls(numbers, numbers)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Points ready for use: a part, or one client's. X [n, d] are float32, labels Y [n, p] ones, both canonical CSR."""
+    """Points ready for use. Features X [n, d] are float32, labels Y [n, p] are ones; both are canonical CSR."""
 
     X: "csr_matrix"
     Y: "csr_matrix"
@@ -71,13 +71,13 @@ class Dataset:
     train: Split
     test: Split
     labels: Labels
-    #: How raw text became X; None where the features came prepared.
+    #: How raw text became X; None if the features came prepared.
     text: TextFeatures | None = None
-    #: What the reader did on purpose that a user may want to know (duplicates summed, …).
+    #: Remarks of the reader for the user (duplicates summed, …).
     notes: tuple[str, ...] = ()
     #: Names of the sites that `Split.sites` numbers, if there are any.
     site_names: tuple[str, ...] = ()
-    #: Where the features of svmlight files count from; None for data that came otherwise.
+    #: Number of the first feature in svmlight files (0 or 1); None for other data.
     first_feature: int | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A name for the content, so that a run is not resumed on other data."""
+        """Return a name for the content, so that a run is not resumed on other data."""
         digest = hashlib.sha256(repr(self.labels.keys).encode())
         for split in (self.train, self.test):
             for matrix in (split.X, split.Y, split.excluded):
@@ -163,12 +163,12 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """d, the number of features before any hashing."""
+        """Return d, the number of features before any hashing."""
         return int(self.train.X.shape[1])
 
     @property
     def num_labels(self) -> int:
-        """p, the number of labels."""
+        """Return p, the number of labels."""
         return len(self.labels)
 
 

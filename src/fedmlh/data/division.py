@@ -19,11 +19,11 @@ class Division:
     """A `Split` per client to train on, and the points held out before the partition, whole and by client."""
 
     validation: Split
-    #: What every client trains on beside its own shard; no shard has any of it.
+    #: Points that every client trains on beside its own shard; they are in no shard.
     shared: Split
     shards: dict[int, Split]
     held_out: dict[int, np.ndarray]  # rows of `validation`
-    #: How many points reach any client, each counted once though several may have it; and how many there are.
+    #: How many points reach at least one client, each counted once, and how many points there are.
     reached: int
     total: int
 
@@ -35,7 +35,7 @@ def divide(train: Split, config: Config) -> Division:
     cut = round(fraction * len(train))
     if fraction > 0 and not 0 < cut < len(train):
         raise UserError(
-            f"validation_fraction {config.validation_fraction} of {len(train):,} training points leaves nothing on one "
+            f"validation_fraction {config.validation_fraction} of {len(train):,} training points leaves none on one "
             f"side: change it, or use selection 'paper'"
         )
     if config.partition == "folder":
@@ -65,12 +65,12 @@ def divide(train: Split, config: Config) -> Division:
 
 
 def count_sites(sites: np.ndarray | None) -> int:
-    """Return how many sites own points, given the site of each; 0 where the data does not come by site."""
+    """Return how many sites own points, given the site of each point; 0 if the data does not come by site."""
     return 0 if sites is None else int(sites.max(initial=-1)) + 1
 
 
 def _draw_shared(count: int, config: Config) -> np.ndarray:
-    """Draw the rows that everyone gets; the partition assigns all rows as it would without them."""
+    """Draw the rows that every client gets; they do not change how the partition assigns rows."""
     size = round(config.shared_fraction * count)
     if config.shared_fraction > 0 and size == 0:
         raise UserError(
@@ -81,7 +81,7 @@ def _draw_shared(count: int, config: Config) -> np.ndarray:
 
 def _check_sites(sites: np.ndarray | None, num_clients: int) -> None:
     if sites is None:
-        raise UserError("partition 'folder' needs data that comes in site folders, one a client")
+        raise UserError("partition 'folder' needs data that comes in site folders, one per client")
     count = count_sites(sites)
     if count != num_clients:
         raise UserError(

@@ -73,7 +73,7 @@ def build_labels(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 def build_marks(
     source: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> tuple[csr_matrix, int]:
-    """Return Y of a matrix that says 0 or 1 per label, and how many duplicate labels were merged into others."""
+    """Return Y of a matrix that holds 0 or 1 per label, and how many duplicate labels were merged into others."""
     if not ((data == 0) | (data == 1)).all():
         raise UserError(f"{source}: labels are 0 or 1, and a value is neither")
     if not data.all():

@@ -1,4 +1,4 @@
-"""Data that lies in memory: texts, arrays and labels in the forms that people have them in, made into a Dataset."""
+"""Data in memory: texts, arrays and labels, in the forms that users have, become a Dataset."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from fedmlh.randomness import generator
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The labels of points, with what each label was called where it came from."""
+    """The labels of points, and each label as it was in its source."""
 
     Y: csr_matrix  # [n, p]
     classes: tuple[Any, ...]  # in their own types, sorted
-    #: Whether labels came as one per point, not as several.
+    #: Whether each point came with one label instead of a list.
     single: bool
 
     @property
     def catalogue(self) -> Labels:
-        """The labels by the text of their names."""
+        """Return the labels as a catalogue, with their texts as names."""
         names = tuple(map(str, self.classes))
         if len(set(names)) != len(names):
             twice = next(name for place, name in enumerate(names) if name in names[:place])
-            raise UserError(f"two labels are written '{twice:.60}': give each a name of its own")
+            raise UserError(f"two labels have the same text '{twice:.60}': give each its own")
         return Labels(names, names)
 
 
@@ -59,14 +59,14 @@ def from_arrays(X: Any, Y: Any, sites: Any, test: Any, seed: int, name: str) -> 
         parts.append(to_features(other[0], "X of test"))
         if parts[1].shape[1] != parts[0].shape[1]:
             raise UserError(
-                f"X has {parts[0].shape[1]:,} features, X of test {parts[1].shape[1]:,}: give both the same"
+                f"X has {parts[0].shape[1]:,} features, X of test {parts[1].shape[1]:,}: give both the same features"
             )
     return _assemble(parts, Y, sites, rows, other, name, None)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Which points are trained on, and which are the test part."""
+    """The rows of the training part and of the test part."""
 
     train: np.ndarray
     test: np.ndarray
@@ -119,7 +119,7 @@ def check_lengths(points: int, labels: int, of: str = "") -> None:
 
 
 def check_texts(texts: Iterable[str], what: str) -> list[str]:
-    """Return texts as a list, or say which one is none."""
+    """Return texts as a list; refuse an entry that is not a text, and say which."""
     if isinstance(texts, str | bytes):
         raise UserError(f"{what} is one text: put it in a list")
     found = list(texts)
@@ -166,7 +166,7 @@ def _make_array(values: Any, what: str) -> np.ndarray:
 def to_labels(labels: Any, known: Sequence[Any] | None = None) -> LabelTable:
     """Return labels as a matrix; they come as one matrix of 0 and 1, one label per point, or lists of labels.
 
-    Labels that are not `known`, where that is given, are left out: nobody could predict them.
+    If `known` is given, other labels are left out: the model could not predict them.
     """
     columns = None
     if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):
@@ -214,7 +214,7 @@ def _read_matrix(labels: Any, columns: list[Any] | None, known: Sequence[Any] | 
 
 
 def _plain(label: Any, row: int = 0) -> Any:
-    """Return a label as a plain text or number, or say why it is none."""
+    """Return a label as a plain text or number; refuse anything else."""
     label = label.item() if isinstance(label, np.generic) else label
     if isinstance(label, float) and label != label:
         raise UserError(f"labels: entry {row} has NaN: leave it out, an empty list means no label")

@@ -59,7 +59,7 @@ def _fit_top_labels(train: Split, config: Config, rng: np.random.Generator) -> A
 def _fit_frequent_labels(train: Split, config: Config, rng: np.random.Generator) -> Assign:
     """Follow the paper's text: all points of a frequent label go to its client, so a point may go to several.
 
-    The text says nothing of the other points, which are spread at random.
+    The text says nothing about the other points; they are spread at random.
     """
     num_clients = config.num_clients
     # Divided, not multiplied: the share of a label is what the metrics compare with the threshold, too.
@@ -94,10 +94,10 @@ def _fit_folder(train: Split, config: Config, rng: np.random.Generator) -> Assig
 
 @register("partition", "dirichlet")
 def _fit_dirichlet(train: Split, config: Config, rng: np.random.Generator) -> Assign:
-    """Spread each label over clients by a Dirichlet draw of its own; a point follows its most frequent label.
+    """Spread each label over clients by its own Dirichlet draw; a point follows its most frequent label.
 
-    Draws for p labels and K clients would fill p · K numbers. They are made again where they are needed, from the same
-    place of the generator.
+    The shares of p labels over K clients are p · K numbers. They are not kept, but drawn again when they are needed,
+    from the same state of the generator.
     """
     counts, alpha, num_clients = _label_counts(train.Y), config.dirichlet_alpha, config.num_clients
     start = deepcopy(rng)

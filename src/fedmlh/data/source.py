@@ -9,7 +9,7 @@ from fedmlh.data.synthetic import synthesize
 def open_dataset(config: Config, *, training_only: bool = False) -> Dataset:
     """Open the data set of a config; the built-in one does not depend on the run's seed.
 
-    With `training_only` no file of the test part is opened, and one training point stands in its place.
+    With `training_only` no file of the test part is opened, and one training point takes its place.
     """
     if config.data:
         return load(

@@ -1,4 +1,4 @@
-"""What a data set looks like: its sizes, and how long the tail of its labels is."""
+"""Statistics of a data set: its sizes, and how long the tail of its labels is."""
 
 from typing import Any
 

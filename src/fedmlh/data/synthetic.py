@@ -1,8 +1,8 @@
 """The built-in data set: made from a seed, so that the product can be tried and tested without any file.
 
-It is shaped like extreme data and knows no real data. Labels hang in a tree (topic, group, label) and their frequency
+It is shaped like extreme data, without any real data in it. Labels form a tree (topic, group, label). Their frequency
 falls from a few large ones to a long tail. A point has a leading label; its other labels come mostly from the same
-group. Its words tell of its labels, of their groups and topics, or of nothing.
+group. Its words are about its labels, about their groups and topics, or about nothing.
 
 The constants below were chosen by the statistics of three real sets (tests/test_synthetic.py holds both sides), before
 any model saw what comes out. OFF_TOPIC alone was set afterwards, because simple classifiers were right too often.
@@ -33,13 +33,13 @@ NUM_TOPICS = 16
 #: Where a point's further labels come from: the leading label's group, its topic, else anywhere.
 FROM_GROUP = 0.7
 FROM_TOPIC = 0.2
-#: What a word tells of: nothing, a label's topic, its group, else the label itself …
+#: What a word is about: nothing, a label's topic, its group, else the label itself …
 ABOUT_NOTHING = 0.35
 ABOUT_TOPIC = 0.1
 ABOUT_GROUP = 0.3
-#: … and how often that label is the leading one (else any of the point's labels).
+#: … and how often that label is the leading one (else it is any of the point's labels).
 ABOUT_LEAD = 0.7
-#: The share of points whose words tell of another point's labels: real titles mislead, too, and so the best model errs.
+#: Share of points whose words are about another point's labels: real titles mislead too, so even the best model errs.
 OFF_TOPIC = 0.2
 #: Words of each topic, group and label, the first ones used more often.
 VOCABULARY = 6
@@ -57,7 +57,10 @@ def synthesize(
     words_per_point: float = 20.0,
     seed: int = 0,
 ) -> Dataset:
-    """Draw training and test points of one random world; every label has a training point, the means hold roughly."""
+    """Draw training and test points of one random world.
+
+    Every label has a training point; the means per point hold roughly.
+    """
     _check_sizes(num_points, num_test, num_features, num_labels, labels_per_point, words_per_point)
     tree = _grow_tree(num_points, num_labels, labels_per_point, generator(seed, "synthetic tree"))
     rng = generator(seed, "synthetic labels")
@@ -92,11 +95,11 @@ def _check_sizes(
         raise UserError(f"synthetic data has at most {MAX_SYNTHETIC:,} points, features and labels: ask for fewer")
     if not 1 <= labels_per_point <= num_labels:
         raise UserError(
-            f"synthetic data: {labels_per_point:g} labels a point should be 1 to {num_labels:,} (all labels)"
+            f"synthetic data: {labels_per_point:g} labels per point should be 1 to {num_labels:,} (all labels)"
         )
     if not 1 <= words_per_point <= num_features:
         raise UserError(
-            f"synthetic data: {words_per_point:g} words a point need as many features; there are {num_features:,}"
+            f"synthetic data: {words_per_point:g} words per point need as many features; there are {num_features:,}"
         )
     if num_labels > num_points * labels_per_point:
         raise UserError(

@@ -1,4 +1,4 @@
-"""How raw text becomes features; a model keeps it, so that a query is read the way the training text was."""
+"""Features of raw text; a model keeps them, so that a query is read in the same way as the training text."""
 
 import re
 from array import array
@@ -28,8 +28,8 @@ _WORDS_AT_ONCE = 1 << 16
 class TextFeatures:
     """Words and word pairs as an L2-normed row, either hashed or weighed by a fitted vocabulary.
 
-    `hashing` learns nothing and is what a federation uses. `tfidf` keeps the training text's vocabulary and
-    document frequencies, and so publishes them with the model: it is for central and simulated runs only.
+    `hashing` learns nothing from the data; federations use it. `tfidf` keeps the vocabulary and the document
+    frequencies of the training text, and publishes them with the model: it is for central and simulated runs only.
     """
 
     kind: str
@@ -42,14 +42,14 @@ class TextFeatures:
 
     @classmethod
     def hashing(cls, dim: int = DEFAULT_DIM) -> "TextFeatures":
-        """Make the stateless kind: each word and pair adds to one of `dim` features."""
+        """Return features by hashing: each word and pair adds to one of `dim` features."""
         if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim < 2**31:
             raise UserError(f"text dimension {dim!r} should be a whole number from 1 below 2,147,483,648")
         return cls("hashing", dim)
 
     @classmethod
     def fit_tfidf(cls, texts: Sequence[str]) -> "TextFeatures":
-        """Fit the other kind to training text; a word or pair counts if at least two texts have it."""
+        """Fit tf-idf features to training text; a word or pair counts if at least two texts have it."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         vectorizer = TfidfVectorizer(analyzer=find_words, dtype=np.float32, min_df=2)
@@ -57,8 +57,7 @@ class TextFeatures:
             vectorizer.fit(texts)
         except ValueError:
             raise UserError(
-                "the training text has no word that two texts share, so that tf-idf has nothing to fit: "
-                "use text features `hashing`"
+                "no word occurs in two of the training texts, so tf-idf has nothing to fit: use text_features 'hashing'"
             ) from None
         return cls(
             "tfidf",

@@ -17,7 +17,7 @@ from fedmlh.runs.simulate import simulate
 
 
 def run(
-    config: Config,
+    config: Config | str | Path,
     dataset: Dataset,
     out: str | Path | None = None,
     *,
@@ -31,13 +31,16 @@ def run(
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`.
 
+    config: or the name of a preset, or a TOML file.
     out: without it a new temporary folder, which `Run.folder` names.
     resume: go on with the run in `out`; overwrite: remove the run in `out` first.
     progress: print what was chosen and a line per round, unless `watch` or `tell` is given: they are called with each
     round's record and with each remark.
     """
+    if not isinstance(config, Config):
+        config = Config.load(config)
     if resume and overwrite:
-        raise UserError("resume=True goes on with a run and overwrite=True removes it: choose one of them")
+        raise UserError("resume=True continues a run, and overwrite=True removes it: choose one of them")
     folder = Path(tempfile.mkdtemp(prefix="fedmlh-")) / "run" if out is None else Path(out)
     if overwrite:
         _remove(folder)

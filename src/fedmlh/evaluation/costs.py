@@ -1,4 +1,4 @@
-"""What a run costs beside the bytes that its messages count by themselves."""
+"""Costs of a run beside the bytes of its messages, which are counted where they are made."""
 
 import contextlib
 import resource
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def reset_peak_memory() -> None:
-    """Let the peak be counted from now, where the system can (Linux); else it is that of the whole process."""
+    """Measure the peak of memory from now on if the system can (Linux), else since the process began."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held since the last reset."""
+    """Return the most memory that this process has held since the last reset."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -21,5 +21,5 @@ def peak_memory_bytes() -> int:
 
 
 def paper_volume_bytes(rounds_to_best: int, clients_per_round: int, model_bytes: int) -> int:
-    """The paper's communication volume: client to server only, fp32, no headers."""
+    """Return the communication volume as the paper counts it: client to server only, fp32, no headers."""
     return rounds_to_best * clients_per_round * model_bytes

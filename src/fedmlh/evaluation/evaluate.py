@@ -1,4 +1,4 @@
-"""How good a model is on a set of points, by every metric, in batches."""
+"""Evaluation of a model on a set of points, by every metric, in batches."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,35 +36,35 @@ class HashedSplit:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a model does on a test part that lies in one process."""
+    """The results of a model on a test part that lies in one process."""
 
-    values: Values  # every metric that also sums over sites give
-    by_label: Values  # recall that every label, or every label of a bin, counts in
+    values: Values  # every metric that sites can measure as well
+    by_label: Values  # recall per label, averaged over all labels and over bins
     points: PointHits
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How many of how many points carry each label: what tells frequent labels from rare ones."""
+    """How many points carry each label, out of how many: this tells frequent labels from rare ones."""
 
     counts: np.ndarray  # [p]
     points: int
 
     @classmethod
     def of(cls, split: Split) -> "LabelCounts":
-        """The counts of a set of points."""
+        """Return the counts of a set of points."""
         return cls(np.bincount(split.Y.indices, minlength=split.Y.shape[1]), len(split))
 
 
 class Features(Protocol):
-    """What makes raw features what a model sees."""
+    """Maps from raw features to the inputs of a model."""
 
     def apply(self, X: csr_matrix) -> tuple[csr_matrix, ...]:
         """Return one matrix per map."""
 
 
 class Ranks(Protocol):
-    """What ranks labels with models of one kind."""
+    """A ranking of labels by models of one kind."""
 
     def rank(
         self, model: Any, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
@@ -75,7 +75,7 @@ class Ranks(Protocol):
 def make_network_tools(
     task: Task, seeds: Seeds, labels: Labels, device: str | torch.device
 ) -> tuple[FeatureMap, Ranker]:
-    """Return what makes raw features what networks see, and what ranks labels with them."""
+    """Return the feature map of the networks of a task, and what ranks labels by their outputs."""
     buckets = torch.from_numpy(task.label_map(seeds, labels.keys).buckets).to(device)
     return task.feature_map(seeds), Ranker(task.stack, buckets, task.config.loss, task.config.decoding)
 
@@ -97,7 +97,7 @@ class Evaluator:
     def of_task(
         cls, task: Task, seeds: Seeds, labels: Labels, frequencies: LabelCounts, device: torch.device
     ) -> "Evaluator":
-        """Make one for the networks of a task."""
+        """Return an evaluator of the networks of a task."""
         return cls(task.config, frequencies, *make_network_tools(task, seeds, labels, device))
 
     def prepare(self, split: Split) -> HashedSplit:
@@ -105,11 +105,11 @@ class Evaluator:
         return HashedSplit(self.feature_map.apply(split.X), split.Y, split.excluded)
 
     def evaluate(self, model: Any, points: HashedSplit) -> Values:
-        """Every metric of a model on these points."""
+        """Return every metric of a model on these points."""
         return self._count(model, points).values()
 
     def measure(self, model: Any, points: HashedSplit) -> tuple[Sums, OwnSums]:
-        """Every metric as sums, which may be added to those of other points: ours, and those of users by name."""
+        """Return every metric as sums, ours and those of users; sums over other points can be added to them."""
         measures = self._count(model, points)
         return measures.sums(), measures.own_sums()
 
@@ -120,7 +120,7 @@ class Evaluator:
         return metrics
 
     def examine(self, model: Any, points: HashedSplit) -> Examined:
-        """Every metric of a model on these points, recall by label, and hits by point; every point is ranked once."""
+        """Return every metric of a model, recall by label and hits by point; each point is ranked once."""
         metrics, recall, ranked = self.metrics(), LabelRecall(self.ks, self.counts), []
         for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
             Y = points.Y[rows]
@@ -131,18 +131,18 @@ class Evaluator:
         return Examined(metrics.values(), recall.values(), hits)
 
     def evaluate_parts(self, model: Any, points: HashedSplit, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
-        """The same for parts of the points, given by their rows; every point is ranked once."""
+        """Return every metric for several parts of the points, given by their rows; each point is ranked once."""
         ranked = self.ranker.rank(model, points.features, max(self.ks), points.excluded)
         return self.judge_parts(np.concatenate([labels for _, labels, _ in ranked]), points.Y, parts)
 
     def judge(self, labels: np.ndarray, Y: csr_matrix) -> Values:
-        """Every metric of labels that were ranked already.  # [n, k], [n, p]"""
+        """Return every metric of labels that were ranked before.  # [n, k], [n, p]"""
         metrics = self.metrics()
         metrics.add(labels, Y)
         return metrics.values()
 
     def judge_parts(self, labels: np.ndarray, Y: csr_matrix, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
-        """Every metric of labels that were ranked already, for parts of the points, given by their rows.  # [n, k]"""
+        """Return every metric of labels that were ranked before, per part of the points (its rows).  # [n, k]"""
         return {part: self.judge(labels[rows], Y[rows]) for part, rows in parts.items()}
 
     def rank_best(self, model: Any, points: HashedSplit) -> tuple[np.ndarray, np.ndarray]:
@@ -162,11 +162,11 @@ class Evaluator:
         )
 
     def metrics(self) -> Measures:
-        """Return metrics of no points yet."""
+        """Return metrics that have counted no points yet."""
         ours = Metrics(self.ks, self.frequent, self.inverse_propensity)
         return Measures(ours, self.own, self.ks, len(self.counts))
 
 
 def selection_score(values: Values, metric: str = "precision") -> float:
-    """The number by which rounds are compared: the mean of the metric over all k."""
+    """Return the number by which rounds are compared: the mean of the metric over all k."""
     return sum(values[metric].values()) / len(values[metric])

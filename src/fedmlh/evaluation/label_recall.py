@@ -3,10 +3,10 @@
 The recall of a label is the share of its test points where it is among the first k. Sites do not exchange it: it needs
 a number per label.
 
-- recall_macro@k: its mean over the labels that occur in the test part, each of which counts the same;
-- recall_by_count: at the largest k, the share of test occurrences that are found, of labels with 1 to 5 training
-  points, 6 to 20, 21 to 100, and more. Labels that no training point has are in no bin. A bin whose labels do not occur
-  in the test part has no value.
+- recall_macro@k: its mean over the labels that occur in the test part; each label counts the same;
+- recall_by_count: at the largest k, the share of test occurrences that are found, for labels with 1 to 5 training
+  points, with 6 to 20, with 21 to 100, and with more. Labels without training points are in no bin. A bin has no value
+  if none of its labels occurs in the test part.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class LabelRecall:
     """Counts per label how often it occurs and how often it is found, over batches of points."""
 
     def __init__(self, ks: Sequence[int], counts: np.ndarray) -> None:
-        """Take the k, and how many training points carry each label.  # [p]"""
+        """Start at zero, given the k and how many training points carry each label.  # [p]"""
         self._ks, self._counts = tuple(ks), counts
         self._occurs = np.zeros(len(counts), np.int64)
         self._found = np.zeros((len(self._ks), len(counts)), np.int64)

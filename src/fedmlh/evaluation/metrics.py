@@ -1,4 +1,4 @@
-"""Ranking metrics of extreme classification, added up over batches and sites, whole and by label frequency.
+"""Ranking metrics of extreme classification, added up over batches and sites, in total and by label frequency.
 
 With y the true labels of a point and hit_i = 1 where its i-th predicted label is true:
 
@@ -36,14 +36,14 @@ def inverse_propensities(
     a: float = 0.55,
     b: float = 1.5,
 ) -> np.ndarray:  # [p]
-    """Weights that make up for missing labels, from training counts (Jain et al. 2016): 1 + C (N_l + b)^-a.
+    """Return weights that make up for missing labels, from training counts (Jain et al. 2016): 1 + C (N_l + b)^-a.
 
     The repository uses a 0.5, b 0.4 for WikiLSHTC and Wikipedia-500K, 0.6 and 2.6 for the Amazon product sets
     (AmazonCat-13K is not one), and the defaults elsewhere.
     """
     if num_points < 1:
         raise UserError("propensities are estimated on training points, and there are none")
-    # Below three points log N − 1 is negative and would make propensities, which are probabilities, exceed 1.
+    # Below three points, log N − 1 is negative, and propensities, which are probabilities, would exceed 1.
     c = max(np.log(num_points) - 1, 0.0) * (b + 1) ** a
     return np.asarray(1 + c * (np.asarray(label_counts, dtype=np.float64) + b) ** -a)
 
@@ -53,7 +53,7 @@ def frequent_labels(
     num_points: int,
     threshold: float = 0.01,
 ) -> np.ndarray:  # [p] bool
-    """The labels carried by at least this share of the training points."""
+    """Say for each label whether at least this share of the training points carries it."""
     if num_points < 1:
         raise UserError("frequent labels are counted on training points, and there are none")
     # Not counts >= threshold · N: in floating point 0.07 · 100 is above 7, while 7 / 100 is what 0.07 is.
@@ -61,7 +61,7 @@ def frequent_labels(
 
 
 def add_sums(left: Sums, right: Sums) -> Sums:
-    """The sums of two disjoint sets of points taken together; refused where they do not fit."""
+    """Return the sums over two disjoint sets of points together; refuse sums that do not fit each other."""
     if left.keys() != right.keys():
         odd = sorted(left.keys() ^ right.keys())
         raise UserError(f"metric sums do not fit: only one side has {odd}; run the same version on all sites")
@@ -80,7 +80,7 @@ def add_sums(left: Sums, right: Sums) -> Sums:
 
 
 def summarize_sums(sums: Sums) -> dict[str, dict[str, float]]:
-    """Metric values by name and k, `{"precision": {"1": 0.6, …}, "precision_frequent": …, …}`."""
+    """Return metric values by name and k: `{"precision": {"1": 0.6, …}, "precision_frequent": …, …}`."""
     (points,) = sums["points"]
     if points == 0:
         raise UserError("there are no points to evaluate: give a test part with at least one point")
@@ -88,7 +88,7 @@ def summarize_sums(sums: Sums) -> dict[str, dict[str, float]]:
     for metric in METRICS:
         parts = [sums[f"{metric}_{group}"] for group in GROUPS]
         whole = [sum(numbers) for numbers in zip(*parts, strict=True)]
-        # Where no point has a label the best sum is 0, and so is every hit: 0 / 1.
+        # If no point has a label, the best sum is 0, and so is every hit: 0 / 1.
         over = [max(best, 1) for best in sums["psp_best"]] if metric == "psp" else [points * ONE] * len(whole)
         for name, numbers in zip((metric, *(f"{metric}_{group}" for group in GROUPS)), (whole, *parts), strict=True):
             values[name] = {str(k): x / y for k, x, y in zip(sums["k"], numbers, over, strict=True)}
@@ -139,18 +139,18 @@ class Metrics:
         self._sums = add_sums(self._sums, batch)
 
     def merge(self, other: "Metrics") -> None:
-        """Count another accumulator's points too, as if they had been added here."""
+        """Count the points of another accumulator as well, as if they had been added here."""
         same_groups = np.array_equal(self._frequent, other._frequent)
         if not same_groups or not np.array_equal(self._weights, other._weights):
             raise ValueError("the two accumulators differ in frequent labels or propensities: their sums do not add up")
         self._sums = add_sums(self._sums, other._sums)
 
     def sums(self) -> Sums:
-        """The plain numbers behind the values, for `add_sums` and `summarize_sums` on another machine."""
+        """Return the plain numbers behind the values, for `add_sums` and `summarize_sums` on another machine."""
         return {name: list(numbers) for name, numbers in self._sums.items()}
 
     def values(self) -> dict[str, dict[str, float]]:
-        """Every metric over all points added so far."""
+        """Return every metric over all points added so far."""
         return summarize_sums(self._sums)
 
     def _checked(self, top: np.ndarray, Y: csr_matrix) -> np.ndarray:  # -> [n, max k] int64
@@ -192,7 +192,7 @@ class Metrics:
         return fixed | {"psp": upto_k(np.where(hit, self._weights[top], 0))}
 
     def _sum_best(self, Y: csr_matrix, sizes: np.ndarray) -> list[int]:  # [m]
-        """What the k true labels of largest weight would give, summed over points."""
+        """Return the weights of the k heaviest true labels of each point, summed over points."""
         weights = self._weights[Y.indices]
         rows = np.repeat(np.arange(len(sizes)), sizes)
         ranked = weights[np.lexsort((-weights, rows))]
@@ -201,7 +201,7 @@ class Metrics:
 
 
 def canonical(Y: csr_matrix) -> csr_matrix:
-    """Y with sorted, distinct, non-zero entries; a matrix that already is (every Split's) is not copied."""
+    """Return Y with sorted, distinct, non-zero entries; a matrix that has them (as in every Split) is not copied."""
     if Y.has_canonical_format and np.all(Y.data):
         return Y
     Y = Y.copy()
@@ -211,7 +211,7 @@ def canonical(Y: csr_matrix) -> csr_matrix:
 
 
 def find_hits(top: np.ndarray, Y: csr_matrix) -> np.ndarray:  # [n, k], canonical [n, p] -> [n, k] bool
-    """Which predictions are true labels, by binary search among the sorted keys row · p + label."""
+    """Say which predictions are true labels, by binary search among the sorted keys row · p + label."""
     n, p = Y.shape
     if Y.nnz == 0:
         return np.zeros(top.shape, dtype=bool)
@@ -223,6 +223,6 @@ def find_hits(top: np.ndarray, Y: csr_matrix) -> np.ndarray:  # [n, k], canonica
 
 
 def _sum_exactly(shares: np.ndarray) -> list[int]:  # [n, m] int64 -> [m]
-    """Column sums in two halves, so that a batch of any size cannot overflow 64 bits."""
+    """Sum columns in two halves, so that a batch of any size cannot overflow 64 bits."""
     high, low = (shares >> 31).sum(axis=0), (shares & (2**31 - 1)).sum(axis=0)
     return [(int(above) << 31) + int(below) for above, below in zip(high, low, strict=True)]

@@ -1,4 +1,4 @@
-"""Metrics that users add, counted beside ours; over sites they add up as ours do, or are not measured there."""
+"""Metrics that users add, counted beside ours; real sites measure only those that add up over sites."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,30 +15,30 @@ from fedmlh.evaluation.metrics import Metrics, Sums
 from fedmlh.federated.task import Task
 from fedmlh.parts import blame, find
 
-#: Sums of users' metrics, by the metric's name and by whatever names it gives them.
+#: Sums of users' metrics, by the metric's name and by the names that it gives its sums.
 OwnSums = dict[str, dict[str, list[int]]]
-#: The largest number that a site may report: JSON of every language keeps it.
+#: The largest number that a site may report: JSON readers of every language keep it exactly.
 LARGEST = 2**53
 
 
 class Metric(Protocol):
-    """Counts batches of points. It is made with the k that are asked for and the number of labels."""
+    """A metric of a user: counts batches of points. It is made with the k of interest and the number of labels."""
 
     def add(self, labels: np.ndarray, Y: csr_matrix) -> None:
-        """Count points by their predicted labels, best first, -1 for none, and their true ones.  # [n, k], [n, p]"""
+        """Count points by their predicted labels (best first, -1 for none) and their true labels.  # [n, k], [n, p]"""
 
     def values(self) -> Mapping[int, float]:
         """Return the value for each k."""
 
 
 class Additive(Metric, Protocol):
-    """A metric that real sites can measure: whatever they report of it is added up."""
+    """A metric that real sites can measure: the sums that they report are added up."""
 
     def sums(self) -> dict[str, list[int]]:
-        """Return whole numbers from 0 that say all of the points counted; how many does not depend on the points."""
+        """Return whole numbers from 0 that describe the points counted; their number does not depend on the points."""
 
     def add_sums(self, sums: dict[str, list[int]]) -> None:
-        """Count points of which only the sums are known."""
+        """Count points that are known only by their sums."""
 
 
 class Measures:
@@ -60,22 +60,20 @@ class Measures:
         return self._metrics.sums()
 
     def own_sums(self) -> OwnSums:
-        """Return the numbers behind users' metrics, of which each must add up."""
+        """Return the numbers behind users' metrics, each of which must add up over sites."""
         return {name: _sum(name, metric) for name, metric in self._own.items()}
 
     def values(self) -> dict[str, dict[str, float]]:
         """Return every metric by its name and k."""
         values = self._metrics.values()
         for name, metric in self._own.items():
-            if name in values:
-                raise UserError(f"the metric '{name}' is one of fedmlh's own: choose another name")
             values[name] = _evaluate(name, metric, self._ks)
         return values
 
 
 @dataclass(frozen=True)
 class AddedMetrics:
-    """Users' metrics over sites, of which each reports sums: what sums there are, and what they come to."""
+    """Users' metrics over sites that report sums: which sums are expected, and the values that they give."""
 
     names: tuple[str, ...]
     ks: tuple[int, ...]
@@ -83,21 +81,21 @@ class AddedMetrics:
 
     @classmethod
     def of(cls, task: Task) -> "AddedMetrics":
-        """Those that a task's config names."""
+        """Return the metrics that a task's config names."""
         return cls(task.config.metrics, task.config.top_k, task.num_labels)
 
     @cached_property
     def nothing(self) -> OwnSums:
-        """The sums over no points, which say what sums there are."""
+        """Return the sums over no points, which show what sums are expected."""
         return {name: _sum(name, _make(name, self.ks, self.num_labels)) for name in self.names}
 
     def check_additive(self) -> None:
-        """Refuse metrics that do not say how they add up."""
+        """Refuse metrics that cannot be added up over sites."""
         _ = self.nothing
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes of JSON that sums of a site take."""
+        """Return the most bytes that the sums of a site take as JSON."""
         digits = len(f"{LARGEST}, ")
         return sum(
             len(json.dumps(name)) + sum(len(json.dumps(key)) + digits * len(row) + 8 for key, row in rows.items()) + 8
@@ -105,7 +103,7 @@ class AddedMetrics:
         )
 
     def check(self, sums: Any) -> None:
-        """Raise a ValueError unless sums of a site are as many as they must be, and give each metric a value."""
+        """Raise a ValueError unless a site's sums are as many as expected and give each metric a value."""
         if not isinstance(sums, dict) or sums.keys() != self.nothing.keys():
             raise ValueError("names of metrics")
         for name, expected in self.nothing.items():
@@ -120,7 +118,7 @@ class AddedMetrics:
         self.values([sums])
 
     def values(self, reports: Sequence[OwnSums]) -> dict[str, dict[str, float]]:
-        """Return every metric by name and k over the points of several sites, whose sums were checked."""
+        """Return every metric by name and k over the points of several sites, from sums that were checked."""
         values = {}
         for name in self.names:
             metric: Additive = _make(name, self.ks, self.num_labels)
@@ -138,11 +136,11 @@ def _make(name: str, ks: Sequence[int], num_labels: int) -> Any:
 
 
 def _sum(name: str, metric: Metric) -> dict[str, list[int]]:
-    """Return the sums of a metric that says how it adds up."""
+    """Return the sums of a metric that can be added up over sites."""
     if not hasattr(metric, "sums") or not hasattr(metric, "add_sums"):
         raise UserError(
-            f"the metric '{name}' does not say how it adds up over sites (it has no sums and add_sums), so that real "
-            f"sites cannot measure it: leave it out of metrics"
+            f"the metric '{name}' cannot be added up over sites (it has no sums and add_sums), so real sites cannot "
+            f"measure it: leave it out of metrics"
         )
     with blame("metric", name):
         given = {key: list(numbers) for key, numbers in metric.sums().items()}

@@ -1,11 +1,11 @@
-"""What a model found at each test point: what paired comparisons of models draw their intervals from.
+"""What a model found at each test point; paired comparisons of models draw their intervals from it.
 
 In a run folder it is `test_points.safetensors`. Rows are the points of the test part in their order, columns the k:
 
 - hits: how many of the first k labels are true; precision@k of a point is hits / k;
 - psp_gain: the inverse propensities of these hits; psp_best: the most that k labels of the point could give. The sum of
-  the one over the sum of the other is psp@k;
-- k: the columns; labels: SHA-256 of the true labels, which says that two files are about the same points.
+  psp_gain over the sum of psp_best is psp@k;
+- k: the columns; labels: SHA-256 of the true labels, which shows whether two files are about the same points.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class PointHits:
 
     @classmethod
     def decode(cls, content: bytes) -> "PointHits":
-        """Read the content of a file; ValueError or KeyError if it is no such content."""
+        """Read the content of a file; raise a ValueError or KeyError if it is not valid."""
         try:
             arrays = load(content)
         except SafetensorError as error:
@@ -106,7 +106,7 @@ def _digest(Y: csr_matrix) -> bytes:
 
 
 def _sum_best(Y: csr_matrix, ks: Sequence[int], inverse_propensity: np.ndarray) -> np.ndarray:  # [n, m]
-    """Return per point what the k true labels of largest weight give."""
+    """Return the weights of the k heaviest true labels, summed per point."""
     sizes = np.diff(Y.indptr)
     rows, weights = np.repeat(np.arange(len(sizes)), sizes), inverse_propensity[Y.indices]
     ranked = weights[np.lexsort((-weights, rows))]

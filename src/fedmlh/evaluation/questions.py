@@ -1,8 +1,8 @@
-"""Evaluation at the sites: a model goes out, sums over a site's held-out points come back, and no point does.
+"""Evaluation at the sites: a model goes out, and sums over a site's held-out points come back; points never leave.
 
-Sums are those of evaluation/metrics.py. Which labels are frequent only the server can say, so that a site counts none
-as frequent: what does not depend on it (precision, recall, nDCG) can be read from the sums of one site or of several.
-Beside them stand the sums of users' metrics (evaluation/own.py).
+The sums are those of evaluation/metrics.py. Only the server knows which labels are frequent, so a site counts no label
+as frequent. Metrics that do not depend on this (precision, recall, nDCG) follow from the sums of one or more sites.
+The sums of users' metrics (evaluation/own.py) come along.
 """
 
 import json
@@ -23,13 +23,13 @@ from fedmlh.randomness import generator
 _CODEC = "fp32"
 #: The most bytes of a report of our metrics.
 _MOST_REPORT = 64 * 1024
-#: Users' metrics where there are none.
+#: Stands for users' metrics if there are none.
 _NONE = AddedMetrics((), (), 0)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a site measured, of the model of which round: that of the question, or the site's best one alone."""
+    """What a site measured, and the round of the model: that of the question, or the best round of training alone."""
 
     sums: Sums
     round: int
@@ -37,7 +37,7 @@ class Report:
 
 
 def ask(task: Task, seeds: Seeds, run: str, round_index: int, client: int, model: Tensor | None) -> bytes:
-    """What a site is sent to measure the model of a round, or without one the best that it trains alone."""
+    """Return the question that has a site measure this model, or without a model the best that it trains alone."""
     header = QuestionHeader(
         run,
         task.fingerprint,
@@ -54,7 +54,10 @@ def ask(task: Task, seeds: Seeds, run: str, round_index: int, client: int, model
 
 
 def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHeader, Seeds, Tensor | None]:
-    """Header, seeds and model of a question to this client, or Rejected; no model: it is about the client alone."""
+    """Return header, seeds and model of a question to this client; without a model, it is about training alone.
+
+    Raise Rejected if the question is not valid.
+    """
     codec, size = make_codec(_CODEC), task.stack.num_parameters
     header, payload = unpack(QuestionHeader, message, codec.size(size))
     if header.config != task.fingerprint:
@@ -80,14 +83,14 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
 
 
 def write_report(question: QuestionHeader, report: Report) -> bytes:
-    """What a site answers."""
+    """Return the answer of a site to a question."""
     header = ReportHeader(question.run, question.config, question.round, question.client, question.alone)
     content = {name: value for name, value in vars(report).items() if name != "own" or value}
     return pack(header, json.dumps(content).encode())
 
 
 def largest_report(own: AddedMetrics) -> int:
-    """Return the most bytes of what a report says."""
+    """Return the most bytes that the content of a report takes."""
     return _MOST_REPORT + own.most_bytes
 
 
@@ -99,7 +102,7 @@ def read_report(
     rounds: int,
     own: AddedMetrics = _NONE,
 ) -> Report:
-    """The report that answers a question, of at most so many points and rounds, or Rejected."""
+    """Return the report that answers a question; raise Rejected if it is not valid, or claims too many points."""
     header, payload = unpack(ReportHeader, message, largest_report(own))
     if vars(header) != {name: getattr(question, name) for name in vars(header)}:
         raise Rejected(Reason.ROUND, "the report answers another question")
@@ -118,10 +121,10 @@ def read_report(
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:
-    """Refuse sums that no ranking of so many points can give.
+    """Refuse sums that no ranking of at most `max_points` points can give.
 
-    A site knows no frequencies, so that all labels are in one group and all weigh 1: psp counts hits, and psp_best the
-    most hits that the true labels allow.
+    A site knows no frequencies: all labels are in one group and weigh 1. So psp counts hits, and psp_best the most hits
+    that the true labels allow.
     """
     shape = {name: len(numbers) for name, numbers in Metrics(ks, np.zeros(1, bool), np.ones(1)).sums().items()}
     if {name: len(numbers) for name, numbers in sums.items()} != shape or sums["k"] != list(ks):
@@ -147,14 +150,14 @@ def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:
 
 
 def _check_growth(numbers: list[int], ks: tuple[int, ...], most: int) -> None:
-    """A number of each k never falls with k, and grows by at most `most` from one k to the next."""
+    """Refuse numbers that fall with k, or grow by more than `most` per step of k."""
     for (before, low), (after, high) in pairwise([(0, 0), *zip(ks, numbers, strict=True)]):
         if not low <= high <= low + (after - before) * most:
             raise ValueError("more or less than the first k")
 
 
 def _check_place(k: int, points: int, hits: int, best: int, found: dict[str, int]) -> None:
-    """What the sums of one k say of each other; a rounded share of a point is off by less than 1."""
+    """Refuse sums of one k that contradict each other; a rounded share of a point is off by less than 1."""
     precision, paper, recall, ndcg = (found[metric] for metric in ("precision", "precision_paper", "recall", "ndcg"))
     least = ONE / np.log2(k + 1) / np.sum(1 / np.log2(np.arange(2, k + 2)))  # nDCG of a hit at the last place
     possible = (

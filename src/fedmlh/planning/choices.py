@@ -1,22 +1,23 @@
-"""From a config that leaves choices open to one that leaves none: clients, method and sizes follow from the data."""
+"""Choices that a config leaves open: clients, method and sizes follow from the data."""
 
 import numpy as np
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import count_sites
+from fedmlh.display import count
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.points import OWN_SHARE
 from fedmlh.sizing import MOST_OUTPUTS, Shape, choose_sizes
 
-#: Clients where the data names none, how many of them a round asks, and at most how many sites.
+#: Clients if the data has no sites, how many of them a round asks, and how many sites it asks at most.
 CLIENTS, SAMPLED, MOST_SAMPLED = 10, 4, 10
-#: In one round, the share of all that points contain that must be in features with a slot of their own.
+#: In one round, the share of all feature occurrences that features with a slot of their own must cover.
 _LEAST_COVERAGE = 0.5
 
 
 def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
-    """Return the config with all choices made, and a line per choice that says why."""
+    """Return the config with all choices made, and for each choice a line that says why."""
     config, reasons = settle_clients(config, dataset)
     frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
     config, why = settle_method(config, frequencies, len(dataset.train), dataset.num_labels)
@@ -39,17 +40,21 @@ def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]
         sampled = 1 if config.pooled else min(clients, MOST_SAMPLED if by_site else SAMPLED)
     reasons = []
     if config.partition == "auto":
-        how = "the data's site folders" if by_site else f"Dirichlet {config.dirichlet_alpha:g}: every point to one"
-        reasons.append(f"{clients:,} clients ({how}), {sampled:,} in a round")
+        how = (
+            "the data's site folders"
+            if by_site
+            else f"Dirichlet {config.dirichlet_alpha:g}: each point goes to one client"
+        )
+        reasons.append(f"{count(clients, 'client')} ({how}), {sampled:,} in a round")
     return config.replace(partition=partition, num_clients=clients, clients_per_round=sampled), reasons
 
 
 def settle_method(
     config: Config, frequencies: np.ndarray, num_points: int, num_labels: int
 ) -> tuple[Config, list[str]]:
-    """Return how the model comes about: in one round wherever the sums of points say enough about them.
+    """Return the config with its training settled: one round wherever sums over points tell enough about the points.
 
-    `frequencies` says in how many of the points each feature occurs.  # [d]
+    `frequencies` holds the number of points in which each feature occurs.  # [d]
     """
     if config.training != "auto":
         return config, []
@@ -64,7 +69,7 @@ def settle_method(
 
 
 def _find_obstacle(config: Config, frequencies: np.ndarray, num_points: int, num_labels: int) -> str:
-    """Return why one round does not suit, or nothing."""
+    """Return why one round does not suit the config or the data; empty if it does."""
     if config.is_fedavg:
         return "FedAvg is trained in rounds"
     if config.selection == "paper":
@@ -72,7 +77,7 @@ def _find_obstacle(config: Config, frequencies: np.ndarray, num_points: int, num
     if config.shared_fraction > 0:
         return "one round shares no points (shared_fraction)"
     if config.pooled:
-        return "pooled compares with them"
+        return "pooled trains one client, to compare with rounds"
     slots = config.feature_slots or choose_slots(frequencies, num_points, min(num_labels, MOST_OUTPUTS))
     if not slots or not frequencies.any():
         return ""
@@ -81,6 +86,6 @@ def _find_obstacle(config: Config, frequencies: np.ndarray, num_points: int, num
     if coverage >= _LEAST_COVERAGE:
         return ""
     return (
-        f"documents are so long that sums of them have room for {slots:,} features, which make up "
+        f"documents are so long that their sums have room for only {slots:,} features, which cover "
         f"{100 * coverage:.0f} % of the words"
     )

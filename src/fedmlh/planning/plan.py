@@ -1,4 +1,4 @@
-"""Sizes before there is a run: what candidates cost, how safely they tell labels apart, and which one to take."""
+"""Sizes of a model before a run: what candidates cost, how well they tell labels apart, and which one to choose."""
 
 import dataclasses
 import math
@@ -18,11 +18,11 @@ from fedmlh.oneround.forecast import Forecast, Occurrences, forecast
 from fedmlh.planning.choices import CLIENTS, SAMPLED
 from fedmlh.sizing import RULE, SIZED, Shape, choose_sizes, estimate_gain
 
-#: What a plan's sizes go into, and the preset of one round; commands say how a config differs from its preset.
+#: The preset that a plan sizes, and the preset of one round; commands name what differs from the preset.
 PRESET, ONCE = "recommended", "one-round"
-#: Of the budget: what other models are shown.
+#: Shares of the budget for which models are shown.
 SHARES = (0.25, 0.5, 1, 2, 4)
-#: Features of the data where nobody says how many there are.
+#: Number of features that is assumed if it is not given.
 _FEATURES = 20_000
 #: Label ids are hashed as 32-bit integers.
 _MOST_LABELS = 2**31 - 1
@@ -31,27 +31,27 @@ _MOST = 2**53
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of sizes within the budget, with what it costs and what it is good for."""
+    """A set of sizes within the budget, its costs, and how well it should do."""
 
     config: Config
     num_parameters: int
     model_bytes: int
-    #: Of one round and all its clients, before deflating: the updates, and on average the broadcasts from the second
-    #: round on (the first sends no model).
+    #: Bytes of one round over all its clients, before deflating: the updates, and on average the broadcasts from the
+    #: second round on (the first sends no model).
     bytes_up: int
     bytes_down: int
     #: Both ways, over all rounds.
     bytes_total: int
-    #: That some pair of labels collides in all tables.
+    #: Probability that some pair of labels collides in all tables.
     collision_probability: float
-    #: Of the bucket of a label of mean frequency; None where the data's totals are not known.
+    #: Expected points in the bucket of a label of mean frequency; None if the totals of the data are not known.
     positives: float | None
-    #: Points of P@k against the model of the plan's budget, roughly.
+    #: Percentage points of P@k compared with the model of the plan's budget, roughly.
     gain: float = 0.0
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Sizes, costs and predictions under one roof, ready for JSON."""
+        """Return sizes, costs and predictions in one dict, ready for JSON."""
         sizes = {name: getattr(self.config, name) for name in SIZED}
         costs = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "config"}
         return sizes | costs
@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Models of smaller and larger budgets, the one of the budget asked for, and why it has its sizes."""
+    """Models of smaller and larger budgets, the model of the given budget, and why it has its sizes."""
 
     budget: int
     candidates: tuple[Candidate, ...]
@@ -86,7 +86,10 @@ def make_plan(
     _check("num_features", num_features, 1, _MOST)
     _check("num_points", num_points, 1, _MOST)
     if (num_points is None) != (num_positives is None):
-        raise UserError("expected positives follow from num_points and num_positives together: give both or neither")
+        raise UserError(
+            "expected positives follow from num_points and num_positives together (--points, --positives): give both "
+            "or neither"
+        )
     if num_points is not None:
         _check("num_positives", num_positives, 0, num_points * num_labels)
     _check("budget", budget, 1, 4 * MAX_PARAMETERS)
@@ -111,9 +114,9 @@ def make_plan(
         candidates.append(dataclasses.replace(found, gain=estimate_gain(shape, allowed, size)))
         if share == 1:
             chosen, why = candidates[-1], reasons
-    assert chosen is not None  # or its budget would have been refused
+    assert chosen is not None  # else its budget would have been refused
     if num_features is None:
-        why.append(f"so many features are assumed: {_FEATURES:,} (say --features)")
+        why.append(f"{_FEATURES:,} features are assumed: give their number (num_features, --features)")
     asked = base if budget is None else base.replace(budget_mib=budget / 2**20)
     return Plan(allowed, tuple(candidates), chosen, tuple(why), write_command(PRESET, asked))
 
@@ -127,14 +130,14 @@ def plan_one_round(
     data: str = "",
     data_format: str = "auto",
 ) -> Forecast:
-    """What one round will cost for points in which features and labels occur like that, on this machine."""
+    """Return what one round will cost on this machine, for points in which features and labels occur in this way."""
     config = _fill(Config.load(ONCE), num_clients, None, data, data_format)
     chosen, _ = choose_sizes(config, Shape(num_features, num_labels))
     return forecast(occurrences, config, Task(chosen, num_features, num_labels), pick_device(config.device))
 
 
 def write_command(preset: str, config: Config) -> str:
-    """The command that runs a config, which differs a little from a preset."""
+    """Return the command that runs a config, as a preset and what differs from it."""
     usual = Config.load(preset)
     pairs = [(name, value) for name, value in config.as_dict().items() if name != "data"]
     changed = [(name, value) for name, value in pairs if value != getattr(usual, name)]
@@ -144,7 +147,7 @@ def write_command(preset: str, config: Config) -> str:
 
 
 def _fill(preset: Config, clients: int | None, sampled: int | None, data: str, data_format: str) -> Config:
-    """Return the preset for so many clients, or as many as are sampled; of few clients all are sampled."""
+    """Return the preset for these numbers of clients; if there are few clients, all are sampled."""
     _check("num_clients", clients, 1, 10**6)
     _check("clients_per_round", sampled, 1, 10**6)
     if sampled is None:
@@ -157,7 +160,7 @@ def _fill(preset: Config, clients: int | None, sampled: int | None, data: str, d
 def weigh(
     config: Config, num_labels: int, num_features: int, num_points: int | None, num_positives: int | None
 ) -> Candidate:
-    """What a config costs and what it is good for, on data of such sizes."""
+    """Return what a config costs on data of these sizes, and how well it should do."""
     task = Task(config, num_features, num_labels)
     up, first, down = _message_bytes(task, 1000 if num_points is None else num_points // config.num_clients)
     sampled, rounds = config.clients_per_round, config.rounds
@@ -177,7 +180,7 @@ def weigh(
 
 
 def _message_bytes(task: Task, examples: int) -> tuple[int, int, int]:
-    """What an update, a broadcast of round 1 and one of round 2 weigh: real headers, and the payload's size."""
+    """Return the bytes of an update and of the broadcasts of rounds 1 and 2, from real headers and payload sizes."""
     config, seeds, run = task.config, task.draw_seeds(), "0" * 16
 
     def broadcast(round_index: int, codec: str, accepted: list[int]) -> int:

@@ -1,1 +1,1 @@
-"""The paper's tables, figures and theorems, measured again and set beside what it printed."""
+"""The paper's tables, figures and theorems, measured again and shown beside the printed values."""

@@ -1,4 +1,4 @@
-"""All that tables and figures are made from: the sets, the plan and what its jobs found."""
+"""The evidence for tables and figures: the sets, the plan and the results of its jobs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from fedmlh.runs.jobs import Results
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that tables and figures are made from."""
+    """The sets, the plan and the results of its jobs."""
 
     sources: Sequence[Source]
     datasets: Sequence[Dataset]
     jobs: Sequence[Measurement]
     results: Results
     scale: Scale
-    #: What was found, by kind, set, method and selection, and then by seed.
+    #: Results by kind, set, method and selection, and then by seed.
     _by_use: dict[tuple[str, str, str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -30,43 +30,43 @@ class Evidence:
                 self._by_use.setdefault(use, {})[job.config.seed] = self.results.found[job.key]["found"]
 
     def runs(self, source: Source, method: str, selection: str, kind: str = "train") -> list[dict[str, Any]]:
-        """Training runs that differ in nothing but the seed."""
+        """Return the training runs of a method, which differ only in the seed."""
         return list(self._by_use.get((kind, source.name, method, selection), {}).values())
 
     def pairs(
         self, source: Source, methods: tuple[str, str], selection: str
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The runs of two methods with the same seed, as far as both are there."""
+        """Return the runs of two methods in pairs of the same seed, as far as both exist."""
         one, other = (self._by_use.get(("train", source.name, method, selection), {}) for method in methods)
         return [(run, other[seed]) for seed, run in one.items() if seed in other]
 
     def one(self, kind: str, source: Source, method: str = "") -> dict[str, Any] | None:
-        """The single result of that kind, where it is there."""
+        """Return the single result of that kind, if it exists."""
         return next(iter(self._by_use.get((kind, source.name, method, ""), {}).values()), None)
 
     def hashed(self, source: Source, about: str) -> list[dict[str, Any]]:
-        """Return the rows that hashing a set's labels gave about a lemma or theorem; none if nothing was measured."""
+        """Return the rows about a lemma or theorem that hashing a set's labels gave; none if nothing was measured."""
         rows: list[dict[str, Any]] = (self.one("hash", source) or {about: []})[about]
         return rows
 
     @property
     def trained(self) -> list[Source]:
-        """The sets that were trained on."""
+        """Return the sets that were trained on."""
         return [source for source in self.sources if self.runs(source, "fedmlh", "validation")]
 
     @property
     def sized(self) -> Iterator[tuple[Source, Dataset]]:
-        """The sets with their data."""
+        """Return the sets with their data."""
         return zip(self.sources, self.datasets, strict=True)
 
     @property
     def timed(self) -> list[Source]:
-        """The paper's shapes, as far as they were to be timed."""
+        """Return the shapes of the paper that the plan times."""
         return list({job.source.name: job.source for job in self.jobs if job.kind == "time"}.values())
 
 
 def name_of(source: Source) -> str:
-    """How tables name a set: what it stands in for is said with it."""
+    """Return the name of a set in tables, with the set for which it stands in."""
     if source.kind == "original":
         return source.shape.title
     if source.kind == "synthetic":
@@ -75,5 +75,5 @@ def name_of(source: Source) -> str:
 
 
 def is_comparable(source: Source) -> bool:
-    """Accuracy on made-up data says nothing about the paper's."""
+    """Say whether accuracy can be compared with the paper's; on synthetic data it cannot."""
     return source.kind != "synthetic"

@@ -1,4 +1,4 @@
-"""The report in sentences: on which sets and measures FedMLH is ahead, by how much, and what agrees with the paper."""
+"""The report in sentences: where FedMLH is ahead and by how much, and what agrees with the paper."""
 
 from collections.abc import Iterator
 from statistics import fmean
@@ -15,7 +15,7 @@ _KS = ("1", "3", "5")
 
 
 def tell_findings(evidence: Evidence) -> Iterator[str]:
-    """One sentence or two for each thing that was found."""
+    """Yield a sentence or two per finding."""
     cells = [(shape, method) for shape in SHAPES.values() for method in PAPER]
     memory = sum(round(shape_bytes(s, m) / UNITS[s.unit], 2) == s.printed[m].memory for s, m in cells)
     volume = sum(round(shape_volume(s, m) / UNITS[s.unit], 1) == s.printed[m].volume for s, m in cells)
@@ -32,7 +32,7 @@ def tell_findings(evidence: Evidence) -> Iterator[str]:
 def _compare(evidence: Evidence, source: Source, selection: str) -> str:
     pairs = evidence.pairs(source, ("fedmlh", "fedavg"), selection)
     if not pairs:
-        return "not all runs are there."
+        return "some runs are missing."
     gaps = {
         (metric, k): [100 * (a["summary"][metric][k] - b["summary"][metric][k]) for a, b in pairs]
         for metric in ("precision", "precision_infrequent")
@@ -47,7 +47,7 @@ def _compare(evidence: Evidence, source: Source, selection: str) -> str:
         for name in ("paper_volume_bytes", "best_round")
     )
     return (
-        f"{verdict}, by {' / '.join(signed(gap, 1) for gap in whole)} points of P@1/3/5, of which "
+        f"{verdict}, by {' / '.join(signed(gap, 1) for gap in whole)} percentage points of P@1/3/5; of these "
         f"{' / '.join(signed(gaps['precision_infrequent', k], 1) for k in _KS)} on infrequent labels. Until its best "
         f"round FedAvg sends {volume:.2f} times as much in {rounds:.2f} times as many rounds."
     )

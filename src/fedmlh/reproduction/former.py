@@ -1,4 +1,4 @@
-"""Sizes of the preset `recommended` as it was when the reproduction's runs of it were made."""
+"""The preset `recommended` as it was when the runs of the reproduction were made."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def recommend(budget: int, num_features: int, num_labels: int, **settings: Any) -> Config:
-    """Return that preset for a model of at most so many bytes."""
+    """Return that preset for a model of at most `budget` bytes."""
     large = budget >= _LARGE
     tables = 16 if large else 8
     buckets = min(num_labels, max(32, round((4 if large else 6) * math.sqrt(num_labels))))

@@ -1,4 +1,4 @@
-"""What a job measures: a data set's labels, a training run, the cost of a round, theory against labels."""
+"""The measurements of jobs: a data set's labels, a training run, the cost of a round, theory on labels."""
 
 import hashlib
 import json
@@ -33,15 +33,15 @@ from fedmlh.reproduction.sources import Source
 from fedmlh.reproduction.theory import check_hashing, check_rate
 from fedmlh.runs.population import Population
 
-#: Of every round that was judged; what figures show.
+#: Metrics of every round that was judged, which figures show.
 CURVES = ("precision", "precision_paper", "precision_frequent", "precision_infrequent")
-#: Of the selected round.
+#: Figures of the selected round.
 _KEPT = (
     *CURVES,
     *"best_round rounds num_parameters model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes".split(),
     *("seconds_per_round", "peak_memory_bytes"),
 )
-#: Rounds, and local rounds, are timed so often, but not again after so many seconds; the first one warms up.
+#: How often rounds and local rounds are timed; none is begun after _ENOUGH seconds, and the first one warms up.
 _ROUNDS, _REPEATS, _ENOUGH = 2, 3, 20.0
 _CURVE_POINTS = 60
 #: Seconds that a worker whose parent is gone may take to end.
@@ -49,7 +49,7 @@ _PATIENCE = 60.0
 
 
 def measure(job: Measurement, scratch: Path) -> dict[str, Any]:
-    """The result of a job; a training run keeps its checkpoints in `scratch` until it has finished."""
+    """Return the result of a job; a training run keeps its checkpoints in `scratch` until it has finished."""
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "describe": lambda: describe_set(_open(job.source), job.config),
         "train": lambda: measure_training(job, scratch),
@@ -67,7 +67,7 @@ def _open(source: Source) -> Dataset:
 
 
 def measure_training(job: Measurement, scratch: Path) -> dict[str, Any]:
-    """One training run: figures of its selected round, and a curve for each metric."""
+    """Run one training; return figures of its selected round, and a curve for each metric."""
     folder = find_scratch(job, scratch)
     with hold(folder, _PATIENCE):
         pass  # a worker of a call that was killed may be about to end
@@ -85,13 +85,13 @@ def measure_training(job: Measurement, scratch: Path) -> dict[str, Any]:
 
 
 def find_scratch(job: Measurement, scratch: Path) -> Path:
-    """Where an unfinished run of exactly this job lies: other settings or data would be another run."""
+    """Return the folder of an unfinished run of exactly this job, with the same settings and data."""
     digest = hashlib.sha256(json.dumps(job.spec, sort_keys=True).encode()).hexdigest()[:12]
     return scratch / f"{job.key}-{digest}"
 
 
 def describe_set(dataset: Dataset, config: Config) -> dict[str, Any]:
-    """Sizes, how label frequencies are spread, and what the two non-iid partitions make of the most frequent labels."""
+    """Return sizes, label frequencies, and how the two non-iid partitions distribute the most frequent labels."""
     counts = _count_labels(dataset.train.Y)
     share = np.sort(counts) / len(dataset.train)
     grid = np.geomspace(1 / len(dataset.train), max(share[-1], 2 / len(dataset.train)), _CURVE_POINTS)
@@ -121,7 +121,7 @@ def _count_labels(Y: csr_matrix) -> np.ndarray:
 
 
 def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
-    """What rounds of a set-up cost in bytes, memory and time, without a look at what they learn."""
+    """Return what rounds of a config cost in bytes, memory and time; what they learn is not measured."""
     device = pick_device(config.device)
     reset_peak_memory()
     if device.type == "cuda":
@@ -147,7 +147,7 @@ def time_rounds(dataset: Dataset, config: Config) -> dict[str, Any]:
         "model_bytes": 4 * task.stack.num_parameters,
         "points_per_client": len(shards[0]),
         "bytes_up_round": report.bytes_up,
-        # Of the next round: the first sends no model, since it follows from the seed.
+        # In the next round: the first sends no model, since the model follows from the seed.
         "bytes_down_round": config.clients_per_round * len(message),
         "seconds_round": seconds[-1],
         "seconds_local": median(alone),

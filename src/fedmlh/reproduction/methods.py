@@ -11,19 +11,19 @@ from fedmlh.reproduction.paper import model_bytes
 from fedmlh.reproduction.sources import Source
 from fedmlh.sizing import fit_width
 
-#: Key in results, and how tables name it.
+#: Keys in results, with names in tables.
 METHODS = {"fedmlh": "FedMLH", "fedavg": "FedAvg", "recommended": "recommended", "tuned": "tuned FedAvg"}
-#: Those that the paper has figures of.
+#: Methods for which the paper has figures.
 PAPER = ("fedmlh", "fedavg")
 
 
 def make_config(method: str, source: Source, dataset: Dataset) -> Config:
-    """The complete set-up of a contestant on a data set, sizes included."""
+    """Return the complete config of a contestant on a data set, sizes included."""
     base = source.config
     if method in ("fedmlh", "fedavg"):
         return base.replace(algorithm=method)
     budget = model_bytes(base, dataset.num_features, dataset.num_labels)
-    # What belongs to the data and to the federation is the same for everyone.
+    # Settings of the data and of the federation are the same for all.
     common: dict[str, Any] = {
         "data": base.data,
         "patience": 0,
@@ -32,7 +32,9 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
     }
     common |= {name: value for name, value in source.settings.items() if name.startswith(("synthetic_", "local_"))}
     if method == "recommended":
-        return recommend(budget, dataset.num_features, dataset.num_labels, **common)  # no codecs: nobody here has them
+        return recommend(
+            budget, dataset.num_features, dataset.num_labels, **common
+        )  # without codecs, as all methods here
     search = find_search(source)
     dim = max(64, round(search["feature_share"] * dataset.num_features))
     whole = dim >= dataset.num_features
@@ -51,7 +53,7 @@ def make_config(method: str, source: Source, dataset: Dataset) -> Config:
 
 
 def find_search(source: Source) -> dict[str, Any]:
-    """The search whose winner stands for a tuned FedAvg on this set."""
+    """Return the search whose winner is the tuned FedAvg on this set."""
     text = (resources.files("fedmlh") / "reproduction" / "tuned.toml").read_text("utf-8")
     searches: list[dict[str, Any]] = tomllib.loads(text)["search"]
     for key, value in (("set", source.name), ("preset", source.preset)):

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing beside it."""
+"""The report as one HTML file that needs no other file."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from importlib import resources
 from itertools import groupby
 from string import Template
 
-from fedmlh.display import escape_html
+from fedmlh.display import count, escape_html
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures.drawing import Figure
 from fedmlh.reproduction.findings import tell_findings
@@ -17,7 +17,7 @@ _TITLE = "FedMLH, measured again"
 
 
 def render_page(evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table | Figure]]], command: str) -> str:
-    """The page; a part is a heading with its tables and figures."""
+    """Return the page; a part is a heading with its tables and figures."""
     template = Template((resources.files("fedmlh") / "reproduction" / "page.html").read_text("utf-8"))
     # A lemma's figure follows its table: one link is enough for both.
     anchors = {thing.title.partition(".")[0]: thing.id for _, things in reversed(parts) for thing in reversed(things)}
@@ -30,8 +30,8 @@ def render_page(evidence: Evidence, parts: Sequence[tuple[str, Sequence[Table | 
         title=_TITLE,
         lead=escape_html(
             "Every table, figure and theorem of “Federated Multiple Label Hashing (FedMLH): Communication Efficient "
-            "Federated Learning on Extreme Classification Tasks” (Dai et al.), measured again and set beside what the "
-            "paper printed."
+            "Federated Learning on Extreme Classification Tasks” (Dai et al.), measured again and shown beside the "
+            "printed values."
         ),
         scale=_scale(evidence),
         contents="".join(f'<a href="#{name}">{escape_html(text)}</a>' for text, name in links.items()),
@@ -49,11 +49,11 @@ def _items(sentences: Iterable[str]) -> str:
 def _scale(evidence: Evidence) -> str:
     scale = evidence.scale
     names = {source.name for source in evidence.trained}
-    said = [f"Scale “{scale.name}”: {scale.rounds} rounds, {scale.seeds} {'seeds' if scale.seeds > 1 else 'seed'}."]
+    said = [f"Scale “{scale.name}”: {count(scale.rounds, 'round')}, {count(scale.seeds, 'seed')}."]
     if scale.rounds < 70:
         said.append("That is less than the paper's 70 rounds: curves have not converged.")
     if any(source.kind == "synthetic" for source in evidence.sources):
-        said.append("The data is synthetic: accuracy on it is ours alone and is not set beside the paper's.")
+        said.append("The data is synthetic: accuracy on it cannot be compared with the paper's.")
     rest = [source.name for source in evidence.sources if source.name not in names]
     if names and rest:
         said.append(f"Trained on {', '.join(sorted(names))}; of {', '.join(rest)} only labels and sizes are shown.")
@@ -67,9 +67,10 @@ def _made(evidence: Evidence, command: str) -> str:
     missing = evidence.results.missing
     parts = [
         f"<pre>{escape_html(command)}</pre>",
-        "<p class='note'>The same command goes on where it was stopped. Beside this page: <code>tables/</code> (CSV "
-        "and Markdown), <code>figures/</code> (PNG and SVG), <code>results/</code> (one JSON a measurement).</p>",
-        f"<p class='note'>{len(results)} measurements, {hours:.2f} hours of work in all, seeds 0 to "
+        "<p class='note'>The same command continues where it was stopped. Beside this page: <code>tables/</code> (CSV "
+        "and Markdown), <code>figures/</code> (PNG and SVG), <code>results/</code> (one JSON file per "
+        "measurement).</p>",
+        f"<p class='note'>{count(len(results), 'measurement')}, {hours:.2f} hours of work in all, seeds 0 to "
         f"{evidence.scale.seeds - 1}, on: {escape_html('; '.join(machines))}.</p>",
     ]
     if missing:
@@ -116,7 +117,7 @@ def _row(head: Row, row: Row) -> str:
 
 
 def _head(head: Row) -> str:
-    """Columns that share what stands before ' · ' get one cell above theirs."""
+    """Return the head of a table; columns whose names share the part before ' · ' get one cell above them."""
     parts = [name.rpartition(" · ") for name in head]
     above, below = [], []
     for group, members in groupby(parts, lambda part: part[0]):

@@ -1,6 +1,6 @@
-"""What the paper printed (Dai et al., FedMLH), cell by cell, and where its own figures do not agree.
+"""The printed values of the paper (Dai et al., FedMLH), cell by cell, and where its own figures do not agree.
 
-Its "Mb", "MB", "Gb" and "GB" are MiB and GiB of float32: only so do its tables follow from one another.
+Its "Mb", "MB", "Gb" and "GB" are MiB and GiB of float32: only then do its tables follow from one another.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ UNITS = {"MiB": 2**20, "GiB": 2**30}
 
 @dataclass(frozen=True)
 class Printed:
-    """One algorithm's cells of one data set."""
+    """The cells of one algorithm on one data set."""
 
     top: dict[str, float]  # Table 3: hits / min(|y|, k), %
     volume: float  # Table 4, in the shape's unit
@@ -101,10 +101,11 @@ SLIPS = (
     "In “Hyper-parameter tuning” the references to the panels for B and for R are swapped.",
     "Lemma 1's bound can exceed the truth: a point that carries several labels of a bucket counts once in it, and "
     "points that already carry label j bring their other labels along.",
-    "Theorem 2 assumes one label a point and no empty class. On real clients the divergence is infinite; it is checked "
-    "on counts of positives, smoothed before hashing. “Strictly” fails where merged labels do not differ in ratio.",
+    "Theorem 2 assumes one label per point and no empty class. On real clients the divergence is infinite; it is "
+    "checked on counts of positives, smoothed before hashing. “Strictly” fails where merged labels do not differ in "
+    "ratio.",
     "The seconds of a local round cannot all be 5 epochs at batch 100: FedAvg on wikiseealsotitles would have to move "
-    "more bytes a second than a P100 can.",
+    "more bytes per second than a P100 can.",
     "The text calls the hash functions 2-universal and averages log-likelihoods; the research code uses MurmurHash3 "
     "with seeds 0 … R − 1 and sums logits.",
     "The text sends every point of a frequent class to one random client. The code gives each client one of the ten "
@@ -113,21 +114,21 @@ SLIPS = (
 
 
 def preset_config(preset: str, algorithm: str) -> Config:
-    """The set-up of one algorithm in one of the paper's data sets."""
+    """Return the config of one algorithm on one of the paper's data sets."""
     return Config.load(preset).replace(algorithm=algorithm)
 
 
 def model_bytes(config: Config, num_features: int, num_labels: int) -> int:
-    """What a model of these sizes takes as float32, and so what one message of it costs."""
+    """Return the bytes of a model of these sizes in float32, which are also those of one message with it."""
     return 4 * Task(config, num_features, num_labels).stack.num_parameters
 
 
 def shape_bytes(shape: Shape, algorithm: str) -> int:
-    """The model of the paper's own sizes (Table 5)."""
+    """Return the bytes of the model of the paper's own sizes (Table 5)."""
     return model_bytes(preset_config(shape.preset, algorithm), shape.d, shape.p)
 
 
 def shape_volume(shape: Shape, algorithm: str) -> int:
-    """The paper's volume (Table 4) from its own rounds (Table 6)."""
+    """Return the paper's volume (Table 4) as it follows from its own rounds (Table 6)."""
     config = preset_config(shape.preset, algorithm)
     return paper_volume_bytes(shape.printed[algorithm].rounds, config.clients_per_round, shape_bytes(shape, algorithm))

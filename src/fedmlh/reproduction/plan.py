@@ -1,4 +1,4 @@
-"""What has to be measured for the tables and figures that were asked for, each measurement with its settings."""
+"""The measurements that the wanted tables and figures need, each with its settings."""
 
 import re
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from fedmlh.reproduction.methods import METHODS, PAPER, make_config
 from fedmlh.reproduction.sources import Source, paper_shapes
 
 SELECTIONS = ("validation", "paper")
-#: Settings that do not change what a job finds, or that only say where it runs.
+#: Settings that do not change the result of a job, or that only say where it runs.
 _FREE = {"data", "device", "max_attempts", "gpu_precision", "sizes", "budget_mib"}
-#: Model and data of these take minutes a step on a CPU.
+#: Presets whose models take minutes per step on a CPU.
 NEEDS_GPU = {"amazontitles-131k", "wikiseealsotitles-320k"}
 
 
@@ -26,10 +26,10 @@ class Scale:
     name: str
     rounds: int
     seeds: int
-    max_sets: int | None  # sets that are trained on, the first ones; None: all
+    max_sets: int | None  # how many sets are trained on, from the first; None for all
     bucket_factors: tuple[float, ...]  # of the preset's B
     table_factors: tuple[float, ...]  # of the preset's R
-    draws: int  # hash functions that theory is averaged over
+    draws: int  # hash functions over which theory is averaged
     shapes: bool = True  # time the paper's shapes
 
 
@@ -38,7 +38,7 @@ SCALES = {
     "full": Scale("full", 70, 3, None, (0.25, 0.5, 1, 2, 4), (0.25, 0.5, 1, 2), 20),
 }
 
-#: What each item of the report is made of: kinds of jobs.
+#: The kinds of jobs that each item of the report needs.
 ITEMS = {
     "table1": {"describe"},
     "table2": set(),
@@ -59,18 +59,18 @@ ITEMS = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measurement; `spec` says all that its result depends on."""
+    """One measurement; `spec` holds all that its result depends on."""
 
     kind: str  # describe, train, sweep, time, hash or embed
     source: Source
     config: Config
     method: str = ""
-    fingerprint: str = ""  # of the data; empty where the sizes alone say what they are
+    fingerprint: str = ""  # of the data; empty if the sizes alone determine the data
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def key(self) -> str:
-        """Name of the result file."""
+        """Return the name of the result file."""
         parts = [self.kind, self.source.name, self.method]
         if self.kind in ("train", "sweep"):
             parts += [self.config.selection, f"seed{self.config.seed}"]
@@ -78,8 +78,8 @@ class Measurement:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the result depends on, as JSON would give it back."""
-        # Only what was changed: a setting that a later version adds leaves what is finished as it is.
+        """Return all that the result depends on, in the types that JSON gives back."""
+        # Only changed settings: finished results stay valid when a later version adds a setting.
         settings = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self.config.as_dict().items()
@@ -96,12 +96,12 @@ class Measurement:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether a CPU would take hours for it."""
+        """Say whether a CPU would need hours for it."""
         return self.kind == "time" and self.source.preset in NEEDS_GPU
 
     @property
     def work(self) -> float:
-        """About how long it takes, in no particular unit: for the time that is left."""
+        """Return roughly how long it takes, in no particular unit, to estimate the time left."""
         sizes = {"describe": 0.2, "hash": 2.0, "embed": 0.5, "time": 8.0}
         if self.kind in sizes:
             return sizes[self.kind]
@@ -110,17 +110,17 @@ class Measurement:
 
 
 def check_items(only: Sequence[str]) -> list[str]:
-    """The items that were asked for, in the order of the report; nothing asked for is everything."""
+    """Return the wanted items in the order of the report; no name means all items."""
     for name in only:
         if name not in ITEMS:
-            raise UserError(f"--only {name}: there is no such item; choose from {', '.join(ITEMS)}")
+            raise UserError(f"--only {name}: there is no such item; choose one of {', '.join(ITEMS)}")
     return [name for name in ITEMS if not only or name in only]
 
 
 def make_plan(
     items: Sequence[str], sources: Sequence[Source], datasets: Sequence[Dataset], scale: Scale, device: str
 ) -> list[Measurement]:
-    """The jobs behind the items, each once."""
+    """Return the jobs that the items need, each once."""
     kinds = set().union(*(ITEMS[item] for item in items))
     jobs: list[Measurement] = []
     if "time" in kinds and scale.shapes:
@@ -139,7 +139,7 @@ def make_plan(
         if "train" in kinds and trained:
             for seed in range(scale.seeds):
                 for selection in SELECTIONS:
-                    # The round that is best on test is the paper's way; its own two alone are looked at like that.
+                    # The paper selects the round that is best on test; only its own two methods are shown in this way.
                     for method in METHODS if selection == "validation" else PAPER:
                         config = make_config(method, source, dataset).replace(
                             seed=seed, selection=selection, rounds=scale.rounds, device=device
@@ -155,7 +155,7 @@ def make_plan(
 
 
 def sweep(base: Config, scale: Scale, num_labels: int) -> list[tuple[str, dict[str, int]]]:
-    """Names and settings of the runs around the paper's B and R; the point in the middle is the paper's own run."""
+    """Return names and settings of the runs around the paper's B and R; the middle is the paper's own run."""
     buckets = {round(factor * base.num_buckets) for factor in scale.bucket_factors} - {base.num_buckets}
     tables = {max(1, round(factor * base.num_tables)) for factor in scale.table_factors} - {base.num_tables}
     found = [(f"fedmlh-B={size}", {"num_buckets": size}) for size in sorted(buckets) if size <= num_labels]

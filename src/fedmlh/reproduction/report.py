@@ -1,4 +1,4 @@
-"""From a wish to a folder: plan, measure what is missing, write tables, figures and the page."""
+"""A whole reproduction: plan, measure what is missing, and write tables, figures and the page."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _HEADINGS = {"table": "Tables", "figure": "Figures", "theory": "Theory"}
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and which measurements it lacks."""
+    """The page that was written, and the measurements that it lacks."""
 
     page: Path
     missing: dict[str, str]
@@ -44,7 +44,7 @@ def reproduce(
     begin: Callable[[float], None] = lambda total: None,
     watch: Watch = lambda job, outcome, done, total: None,
 ) -> Report:
-    """Measure what the items need and is not there yet, and write the folder."""
+    """Measure what the items need and is missing, and write the folder."""
     items = check_items(only)
     if any(item in FIGURES for item in items):
         check_matplotlib()
@@ -68,7 +68,7 @@ def reproduce(
 
 
 def _make_things(item: str, evidence: Evidence) -> list[Table | Figure]:
-    """Tables and figures of an item; where it has several, each table is followed by its figure."""
+    """Return the tables and figures of an item; each table is followed by its figure."""
     tables = [make(evidence) for make in TABLES.get(item, ())]
     figures = [draw(evidence) for draw in FIGURES.get(item, ())]
     return [thing for pair in zip_longest(tables, figures) for thing in pair if thing is not None]

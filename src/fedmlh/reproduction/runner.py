@@ -1,4 +1,4 @@
-"""Measures what the plan lists, beside a folder with one file per result."""
+"""The measuring of a plan, into a folder with one file per result."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ class ResultsFolder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def find(self, job: Job) -> Found | None:
-        """Return a finished result, or None: what is damaged or was made with other settings is made again."""
+        """Return a finished result; None if there is none, or if it is damaged or has other settings."""
         with contextlib.suppress(OSError, UserError, ValueError, KeyError, TypeError):
             content = parse_json(read_bytes(self.folder / f"{job.name}.json", MOST_JSON))
             if content["format_version"] == FORMAT_VERSION and content["job"] == job.key:
@@ -44,7 +44,7 @@ def measure_all(
     begin: Callable[[float], None] = lambda total: None,
     watch: Watch = lambda job, outcome, done, total: None,
 ) -> Results:
-    """Return what is measured already and what can be measured here; files of both lie in results/."""
+    """Return all results: those in results/, and those that can be measured here, which are put there."""
     store, has_gpu = ResultsFolder(out / "results"), pick_device(device).type == "cuda"
     jobs, left_out = list[Job](), dict[str, str]()
     for measurement in plan:
@@ -61,7 +61,7 @@ def measure_all(
 
 
 def make_job(measurement: Measurement, out: Path) -> Job:
-    """Return the job that makes a measurement; what it has not finished lies in unfinished/ until it goes on."""
+    """Return the job that makes a measurement; a stopped one is kept in unfinished/ until it continues."""
     return Job(
         measurement.spec,
         _perform,

@@ -1,4 +1,4 @@
-"""The data sets: the paper's own and their stand-ins where a folder has them, else the built-in one."""
+"""The data sets: the paper's own and their stand-ins if a folder has them, else the built-in one."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from fedmlh.data.source import open_dataset
 from fedmlh.errors import UserError
 from fedmlh.reproduction.paper import SHAPES, Shape
 
-#: Folder and the preset it is run with, small ones first; a preset's own name is the paper's own data set.
+#: Folders, with the preset of each, small ones first; a folder with the name of a preset is the paper's own set.
 KNOWN = {
     "eurlex-4k": "eurlex-4k",
     "EurLex-EuroVoc-titles-4K": "eurlex-4k",
@@ -25,38 +25,38 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True)
 class Source:
-    """A data set and the paper's set-up that it is run with."""
+    """A data set, and the preset of the paper with which it is run."""
 
     name: str
     preset: str
     folder: str = ""  # empty: synthetic data of the preset's sizes
-    #: Changes of the preset; in the product none, tests make everything smaller.
+    #: Changes to the preset; only tests have some, to make everything smaller.
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def shape(self) -> Shape:
-        """What the paper says of the data set whose set-up this is."""
+        """Return what the paper says about the data set of this preset."""
         return SHAPES[self.preset]
 
     @property
     def kind(self) -> str:
-        """How far figures on it can be compared with the paper's: original, stand-in or synthetic."""
+        """Return how figures on it compare with the paper's: original, stand-in or synthetic."""
         if not self.folder:
             return "synthetic"
         return "original" if self.name == self.preset else "stand-in"
 
     @property
     def config(self) -> Config:
-        """The paper's FedMLH on this set."""
+        """Return the config of the paper's FedMLH on this set."""
         return Config.load(self.preset).replace(data=self.folder, **self.settings)
 
     def open(self) -> Dataset:
-        """The data itself."""
+        """Return the data itself."""
         return open_dataset(self.config)
 
 
 def find_sources(root: Path | None) -> list[Source]:
-    """The sets under a folder that the paper has a set-up for; without a folder the built-in data."""
+    """Return the sets in a folder for which there is a preset; without a folder, the built-in data."""
     if root is None:
         return [Source(BUILT_IN, "eurlex-4k")]
     if not root.is_dir():
@@ -70,5 +70,5 @@ def find_sources(root: Path | None) -> list[Source]:
 
 
 def paper_shapes() -> list[Source]:
-    """Synthetic data of exactly the paper's sizes: for memory, bytes and time, never for accuracy."""
+    """Return synthetic data of exactly the paper's sizes: for memory, bytes and time, never for accuracy."""
     return [Source(preset, preset) for preset in SHAPES]

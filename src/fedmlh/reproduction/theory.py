@@ -1,4 +1,4 @@
-"""The paper's lemmas and theorems against a data set's own labels: predicted beside observed, ready for JSON."""
+"""The paper's lemmas and theorems on a data set's own labels: predictions and observations, ready for JSON."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedmlh.hashing.theory import (
 )
 from fedmlh.randomness import generator
 
-#: Around the preset's B.
+#: Sizes around the preset's B.
 BUCKET_FACTORS = (0.25, 0.5, 1, 2, 4)
 TABLES = (1, 2, 3, 4)
 DELTA = 0.01
@@ -34,7 +34,7 @@ _FIRST_SEED = 1000
 
 
 def check_hashing(dataset: Dataset, config: Config, draws: int) -> dict[str, Any]:
-    """Lemma 1, Lemma 2 and Theorem 2 over B and R, observed with so many hash functions of the labels."""
+    """Check Lemma 1, Lemma 2 and Theorem 2 over B and R, with `draws` hash functions of the labels."""
     sizes = sorted({max(2, round(factor * config.num_buckets)) for factor in BUCKET_FACTORS})
     sizes = [size for size in sizes if size <= dataset.num_labels]
     return {
@@ -51,7 +51,7 @@ def check_hashing(dataset: Dataset, config: Config, draws: int) -> dict[str, Any
 
 
 def check_rate(trials: int) -> dict[str, Any]:
-    """Theorem 1's 1/n₁ on simulated embeddings: observed mean square errors beside the least that is possible."""
+    """Check Theorem 1's 1/n₁ on simulated embeddings: observed mean square errors beside the least possible."""
     rng = generator(0, "theorem 1")
     mixing = rng.standard_normal((_EMBEDDING, _EMBEDDING))
     covariance = mixing @ mixing.T / _EMBEDDING
@@ -74,7 +74,7 @@ def _label_map(num_labels: int, tables: int, size: int, first: int = 0) -> Label
 
 
 def _lemma1(dataset: Dataset, size: int, draws: int) -> dict[str, float]:
-    """Positives of a label's bucket, averaged over labels."""
+    """Return the positives of a label's bucket, averaged over labels."""
     Y = dataset.train.Y
     counts = np.bincount(Y.indices, minlength=dataset.num_labels)
     bound, exact = lemma1_bound(counts, size), expected_positives(Y, size)
@@ -95,7 +95,7 @@ def _lemma1(dataset: Dataset, size: int, draws: int) -> dict[str, float]:
 
 
 def _lemma2(num_labels: int, tables: int, size: int, draws: int) -> dict[str, float]:
-    """Pairs of labels that no table tells apart."""
+    """Return the pairs of labels that no table tells apart."""
     pairs = [colliding_pairs(_label_map(num_labels, tables, size, tables * draw)) for draw in range(draws)]
     return {
         "R": tables,
@@ -108,7 +108,7 @@ def _lemma2(num_labels: int, tables: int, size: int, draws: int) -> dict[str, fl
 
 
 def _theorem2(dataset: Dataset, config: Config, sizes: list[int], draws: int) -> list[dict[str, float]]:
-    """Divergence between neighbouring clients of the paper's partition, before and after hashing."""
+    """Return the divergence between neighbouring clients of the paper's partition, before and after hashing."""
     shards = list(divide(dataset.train, config.replace(selection="paper")).shards.values())
     pairs = list(zip(shards, [*shards[1:], shards[0]], strict=True))
     rows = []

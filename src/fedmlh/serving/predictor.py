@@ -1,4 +1,4 @@
-"""A trained model for use: points or text in, labels by name out; with numpy alone."""
+"""A trained model in use: points or texts in, labels with their names out; with numpy alone."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _LARGEST_BATCH = 1024
 
 
 class Prediction(TypedDict):
-    """A label that the model proposes, as a plain dict; the higher the score, the more the model believes in it."""
+    """A label that the model proposes, as a plain dict; the higher the score, the likelier the label."""
 
     key: str
     name: str
@@ -45,7 +45,7 @@ class Explained(Prediction, Reasons):
 
 
 class Model:
-    """A trained model, ready to be asked."""
+    """A trained model, ready to predict."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -78,7 +78,7 @@ class Model:
 
     @property
     def score_meaning(self) -> str:
-        """What a score says, in one sentence."""
+        """Return what a score means, in one sentence."""
         tables = self.bundle.task.num_tables
         if self.bundle.terms is not None:
             what = (
@@ -121,14 +121,14 @@ class Model:
 
     def read(self, points: "Points") -> Rows:
         """Return points as rows of raw features; refuse those that the model cannot know."""
-        with np.errstate(over="ignore"):  # what single precision cannot hold is infinity, and refused
+        with np.errstate(over="ignore"):  # a number too large for single precision becomes infinity, and is refused
             rows = self._read_texts(points) if _is_text(points) else _read_numbers(points)
         if not np.isfinite(rows.values).all():
-            raise UserError("the points contain NaN or infinity: prepare them as the training data was")
+            raise UserError("the points contain NaN or infinity: prepare them in the same way as the training data")
         if rows.width != self.bundle.task.num_features:
             raise UserError(
                 f"the points have {rows.width:,} features, the model was trained on {self.bundle.task.num_features:,}: "
-                f"prepare them as the training data was"
+                f"prepare them in the same way as the training data"
             )
         return rows
 
@@ -156,12 +156,12 @@ class Model:
             raise UserError(
                 f"{dataset.name} has {dataset.num_features:,} features and {dataset.num_labels:,} labels, the model "
                 f"{bundle.task.num_features:,} and {bundle.task.num_labels:,}, or the labels differ: "
-                f"pass the data it was trained on"
+                f"pass the data that the model was trained on"
             )
         if dataset.text is not None and bundle.text is not None and dataset.text.to_json() != bundle.text.to_json():
             raise UserError(
-                f"the text of {dataset.name} became features in another way than the model's training text: "
-                f"evaluate on the data it was trained on, or train with text_features=hashing, which fits any text"
+                f"the text of {dataset.name} became features in another way than the model's training text: evaluate "
+                f"on the data that it was trained on, or train with text_features=hashing, which fits any text"
             )
         features, ranker, model = make_tools(bundle, device)
         evaluator = Evaluator(bundle.task.config, LabelCounts.of(dataset.train), features, ranker)
@@ -182,7 +182,7 @@ class Model:
 
     def _read_texts(self, texts: Any) -> Rows:
         if isinstance(texts, str):
-            raise UserError("predict takes a list of texts: put the one text in brackets")
+            raise UserError("predict takes a list of texts: put a single text in brackets, [text]")
         if self.bundle.text is None:
             raise UserError("this model was trained on prepared features, not on text: pass rows of features instead")
         if not all(isinstance(text, str) for text in texts):

@@ -1,1 +1,1 @@
-"""Settings searched on the validation part: which are tried, by whom, and what came of it."""
+"""Search for settings on the validation part: which are tried, which processes train, and the results."""

@@ -1,4 +1,4 @@
-"""Plain pictures for a page: SVG that needs nothing beside it and can be read on a narrow screen."""
+"""Plain pictures for a page: SVG that needs no other file and can be read on a narrow screen."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ class Mark:
     y: float
     colour: str
     text: str
-    #: Hollow: it stands for less than it could have been.
+    #: Whether the point is drawn hollow: its trial ended early.
     hollow: bool = False
     ringed: bool = False
 
 
 def draw_marks(marks: Sequence[Mark], line: Sequence[tuple[float, float]], names: tuple[str, str], log: bool) -> str:
-    """Draw points, and a line in steps through some of them."""
+    """Draw points, and a stepped line through some of them."""
     xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
     across = _Scale.of(xs, _LEFT, _WIDTH - _RIGHT, log=log)
     upwards = _Scale.of(ys, _HEIGHT - _BOTTOM, _TOP)
@@ -49,7 +49,7 @@ def draw_marks(marks: Sequence[Mark], line: Sequence[tuple[float, float]], names
 
 
 def draw_bars(shares: Mapping[str, float]) -> str:
-    """Draw shares of 1 as bars, each with its name before it and its size behind it."""
+    """Draw shares of 1 as bars, with the name before each bar and the size behind it."""
     parts, height, longest = [], 26, max(shares.values()) or 1.0
     for place, (name, share) in enumerate(shares.items()):
         top, length = height * place, share / longest * (_WIDTH - 220)
@@ -63,7 +63,7 @@ def draw_bars(shares: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From values to places, with the values at which there are ticks."""
+    """A map from values to places, and the values of its ticks."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""What is searched for whom: both sides of a search for some data, and the most that a round may cost."""
+"""The goal of a search: both sides of it for some data, and the most bytes that a round may cost."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ from fedmlh.tuning.space import (
 PRESET = "recommended"
 LABELS = {"hashed": (HASHED,), "identity": (IDENTITY,), "both": (HASHED, IDENTITY)}
 TRAININGS = {"rounds": (ROUNDS,), "one-round": (ONCE,), "both": (ROUNDS, ONCE)}
-#: What --set gives to the side of one round alone.
+#: Settings that --set gives only to the side of one round.
 _ONCE_ONLY = {name for name, setting in SETTINGS.items() if setting.section.training == "one-round"}
-#: What --set cannot change: the test part is not read, and nothing else may choose.
+#: Settings that --set cannot change: the test part is not read, and trials are judged by validation only.
 _CLOSED = {"data", "selection", "test_every_round", "local_baseline"}
-#: The forecast of one round is off by at most so much (docs/one-round.md).
+#: The forecast of one round is off by at most this factor (docs/one-round.md).
 _SURE = 1.5
-#: Where it trains is not part of what is searched.
+#: Settings on which a search does not depend: where it trains.
 _FREE = ("device", "gpu_precision", "data")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asks for."""
+    """The wishes of the user."""
 
     labels: str = "both"
     training: str = "both"
@@ -59,20 +59,22 @@ class Wish:
     bytes_per_round: int | None = None
 
     def configs(self, data: str) -> dict[str, Config]:
-        """Return the config around which each side is searched; sizes may be open."""
+        """Return the config around which each side searches; sizes may be open."""
         for name, value, known in (("--labels", self.labels, LABELS), ("--training", self.training, TRAININGS)):
             if value not in known:
-                raise UserError(f"{name} is '{value}': choose {', '.join(known)}")
+                raise UserError(f"{name} is '{value}': choose one of {', '.join(known)}")
         settings = dict(self.settings)
         check_settings(list(settings))
         for name in settings:
             if name in _CLOSED:
-                raise UserError(f"tune judges by the validation part of DATA alone: {name} cannot be set")
+                raise UserError(f"tune judges trials only by the validation part of DATA: {name} cannot be set")
         started = Config.load(PRESET if self.start is None else self.start)
         if started.selection == "paper":
             raise UserError(f"{self.start} selects on the test part, which tune never reads: choose another --start")
         if started.training not in (*TRAININGS[self.training], "auto"):
-            raise UserError(f"{self.start} trains in {started.training}, which --training leaves out")
+            raise UserError(
+                f"{self.start} trains in {started.training}, which --training leaves out: choose another --start"
+            )
         return {
             side: self._change(started, side, settings).replace(data=data, name="tuned")
             for side in TRAININGS[self.training]
@@ -90,18 +92,18 @@ class Wish:
         elif self.rounds is not None:
             changes.setdefault("correct", min(config.correct, self.rounds))
         clients = changes.get("num_clients", 0)
-        # Of few clients all are sampled, unless the user says how many.
+        # Few clients are all sampled, unless the user sets their number per round.
         if isinstance(clients, int) and 0 < clients < config.clients_per_round:
             changes.setdefault("clients_per_round", clients)
         config = config.replace(**changes)
         if config.validation_fraction == 0:
-            raise UserError("tune judges by validation points: set a validation_fraction above 0")
+            raise UserError("tune judges trials by validation points: set a validation_fraction above 0")
         return config
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Both sides of a search, and what a round may cost."""
+    """Both sides of a search, and the most that a round may cost."""
 
     wish: Wish
     dataset: Dataset
@@ -118,7 +120,9 @@ class Goal:
         partitions = {config.partition for config in configs.values()}
         if len(partitions) > 1:
             named = ", ".join(f"{side}: {config.partition}" for side, config in configs.items())
-            notes.append(f"clients hold other points on each side ({named}): --set partition=iid makes them alike")
+            notes.append(
+                f"clients hold different points on the two sides ({named}): --set partition=iid makes them the same"
+            )
         fixed = [name for name, _ in wish.settings]
         first = next(iter(configs.values()))
         budget = find_budget(first, shape) if wish.budget is None else wish.budget
@@ -134,7 +138,7 @@ class Goal:
             if wish.budget is not None:
                 config = config.replace(budget_mib=wish.budget / 2**20)
             chosen, _ = choose_sizes(config, shape)
-            if wish.bytes_per_round is not None:  # also of the networks beside it
+            if wish.bytes_per_round is not None:  # the networks beside it keep the limit as well
                 config = config.replace(budget_mib=min(chosen.budget_mib, budget / 2**20))
             slots = _foresee_once(Occurrences.of(dataset.train.X, dataset.train.Y), config, shape).slots
             sides.append(Linear.of(config, shape, labels, fixed, slots))
@@ -144,18 +148,18 @@ class Goal:
                 goal.check(side.start)
             except NoRoom as problem:
                 raise UserError(
-                    f"the first trial of {side.name} does not keep to --bytes-per-round: {problem}"
+                    f"the first trial of {side.name} costs more than --bytes-per-round: {problem}"
                 ) from None
         return goal
 
     @cached_property
     def occurrences(self) -> Occurrences:
-        """How often features and labels occur in training points."""
+        """Return how often features and labels occur in training points."""
         return Occurrences.of(self.dataset.train.X, self.dataset.train.Y)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All on which trials depend: a search is resumed with the same."""
+        """Return all that trials depend on: a resumed search must have the same."""
         starts = {
             side.name: {name: value for name, value in side.start.as_dict().items() if name not in _FREE}
             for side in self.sides
@@ -172,7 +176,7 @@ class Goal:
         }
 
     def check(self, config: Config) -> None:
-        """Raise NoRoom where sizes tell that a round would cost too much."""
+        """Raise NoRoom if sizes show that a round would cost too much."""
         limit, dataset = self.wish.bytes_per_round, self.dataset
         if limit is None:
             return
@@ -192,7 +196,7 @@ def _foresee_once(occurrences: Occurrences, config: Config, shape: Shape) -> Any
 
 
 def _keep_within(config: Config, shape: Shape, budget: int, labels: str, limit: int | None) -> int:
-    """Return a model's bytes of which a round sends no more than the limit."""
+    """Return a budget for the model with which a round sends no more than the limit."""
     if limit is None or config.sizes == "given":
         return budget
     for _ in range(8):
@@ -210,7 +214,7 @@ def _keep_within(config: Config, shape: Shape, budget: int, labels: str, limit: 
 
 
 def _find_kinds(config: Config, shape: Shape, labels: Sequence[str], budget: int, notes: list[str]) -> tuple[str, ...]:
-    """Return the kinds of labels for which there is a network within the budget."""
+    """Return the kinds of labels for which the budget has room for a network."""
     kinds = []
     for kind in labels:
         try:
@@ -218,7 +222,7 @@ def _find_kinds(config: Config, shape: Shape, labels: Sequence[str], budget: int
         except UserError as problem:
             if len(labels) == 1 or kind == HASHED:
                 raise
-            notes.append(f"no networks with an output for every label: {problem}")
+            notes.append(f"no networks with one output per label: {problem}")
         else:
             kinds.append(kind)
     return tuple(kinds)

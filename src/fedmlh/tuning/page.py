@@ -1,4 +1,4 @@
-"""The page of a search: the best trials, what mattered, accuracy against bytes, and how it went."""
+"""The page of a search: the best trials, accuracy against bytes, all trials, and which settings mattered."""
 
 import warnings
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 
-from fedmlh.display import escape_html
+from fedmlh.display import count, escape_html
 from fedmlh.storage import write_atomically
 from fedmlh.tuning.drawing import Mark, draw_bars, draw_marks
 from fedmlh.tuning.goal import Goal
@@ -17,15 +17,15 @@ from fedmlh.tuning.results import MIB, find_best, find_front, rank
 from fedmlh.tuning.search import FINISHED, REPEATED, Row, describe
 from fedmlh.tuning.space import IDENTITY, ONCE, Side
 
-#: Fewer trials say nothing of what mattered.
+#: Fewer trials cannot show which settings mattered.
 _FEWEST = 8
 _SHOWN = 10
 #: Colour-blind safe (Okabe and Ito).
 _COLOURS = {
     "rounds, hashed labels": "#0072b2",
-    "rounds, an output per label": "#d55e00",
+    "rounds, one output per label": "#d55e00",
     "one round, hashed labels": "#cc79a7",
-    "one round, an output per label": "#009e73",
+    "one round, one output per label": "#009e73",
 }
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -77,10 +77,10 @@ def write_page(rows: Sequence[Row], goal: Goal, target: Path) -> None:
 
 
 def _tell_best(rows: Sequence[Row], best: Row) -> str:
-    """Set the best trial beside the first of each side."""
+    """Return a text that compares the best trial with the first trial of each side."""
     said = f"Best: trial {best.name}, mean of P@k {_percent(best.score)} on validation."
     if best.number == 0:
-        said += " It is what the preset takes: no trial was better."
+        said += " It has the settings of the preset: no trial was better."
     presets = [row for row in rows if row.number == 0 and row.state == FINISHED and row is not best]
     if presets:
         said += f" Presets: {', '.join(f'{row.name} {_percent(row.score)}' for row in presets)}."
@@ -89,13 +89,13 @@ def _tell_best(rows: Sequence[Row], best: Row) -> str:
 
 def _tell_how(rows: Sequence[Row], goal: Goal) -> str:
     counts = Counter(row.state for row in rows)
-    named = ", ".join(f"{count} {state}" for state, count in counts.items())
+    named = ", ".join(f"{number} {state}" for state, number in counts.items())
     limit = goal.wish.bytes_per_round
     return (
-        f"{len(rows)} trials: {named}. Models of at most {goal.budget / MIB:,.2f} MiB"
+        f"{count(len(rows), 'trial')}: {named}. Models of at most {goal.budget / MIB:,.2f} MiB"
         + ("" if limit is None else f", and at most {limit / MIB:,.2f} MiB per round both ways")
-        + f", seed {goal.wish.seed}. The test part was not read: all figures are those of validation points, "
-        "by which the best of many trials looks a little better than it is."
+        + f", seed {goal.wish.seed}. The test part was not read: all figures are measured on validation "
+        "points, on which the best of many trials looks a little better than it is."
     )
 
 
@@ -122,7 +122,7 @@ def _line(cells: Sequence[str], tag: str) -> str:
 
 
 def _tell_settings(row: Row, side: Side) -> str:
-    """Return the settings of a trial in short: sizes, then knobs that are not as usual."""
+    """Return the settings of a trial in short: sizes, then knobs that differ from the usual."""
     config = row.config
     if config is None:
         return ""
@@ -156,7 +156,7 @@ def _percent(score: float | None) -> str:
 
 def _kind(row: Row) -> str:
     side = "one round" if row.side == ONCE else "rounds"
-    labels = "an output per label" if row.values.get("labels") == IDENTITY else "hashed labels"
+    labels = "one output per label" if row.values.get("labels") == IDENTITY else "hashed labels"
     return f"{side}, {labels}"
 
 
@@ -171,7 +171,8 @@ def _explain_colours(rows: Sequence[Row]) -> str:
 
 
 def _mark(row: Row, best: Row, x: float) -> Mark:
-    text = f"{row.name}: {_percent(row.score)}, {row.bytes_total / MIB:,.2f} MiB, {row.rounds} rounds, {row.state}"
+    cost = f"{row.bytes_total / MIB:,.2f} MiB, {count(row.rounds, 'round')}"
+    text = f"{row.name}: {_percent(row.score)}, {cost}, {row.state}"
     hollow = row.state != FINISHED
     return Mark(x, 100 * (row.score or 0.0), _COLOURS[_kind(row)], text, hollow, row.name == best.name)
 
@@ -180,7 +181,9 @@ def _draw_bytes(rows: Sequence[Row], best: Row) -> str:
     marks = [_mark(row, best, row.bytes_total / MIB) for row in rows if row.score is not None and row.bytes_total]
     front = [(row.bytes_total / MIB, 100 * (row.score or 0.0)) for row in find_front(rows)]
     picture = draw_marks(marks, front, ("MiB sent, both ways, all rounds", "mean of P@k, validation, %"), log=True)
-    return picture + "<p class='note'>The line: no finished trial is better for the same bytes or fewer.</p>"
+    return (
+        picture + "<p class='note'>On the line: trials that no finished trial beats with the same bytes or fewer.</p>"
+    )
 
 
 def _draw_history(rows: Sequence[Row], best: Row) -> str:
@@ -192,7 +195,7 @@ def _draw_history(rows: Sequence[Row], best: Row) -> str:
         if row.state == FINISHED and (not line or score > line[-1][1]):
             line.append((row.number, score))
     picture = draw_marks(marks, line, ("trial", "mean of P@k, validation, %"), log=False)
-    return picture + "<p class='note'>The line: the best so far.</p>"
+    return picture + "<p class='note'>The line: the best trial so far.</p>"
 
 
 def _draw_importances(rows: Sequence[Row], sides: dict[str, Side]) -> str:
@@ -201,12 +204,14 @@ def _draw_importances(rows: Sequence[Row], sides: dict[str, Side]) -> str:
         own = [row for row in rows if row.score is not None and _kind(row) == kind]
         shares = find_importances(own, sides[own[0].side]) if len(own) >= _FEWEST else {}
         if shares:
-            parts.append(f"<div><h3>{kind[0].upper()}{kind[1:]}, {len(own)} trials</h3>{draw_bars(shares)}</div>")
+            parts.append(
+                f"<div><h3>{kind[0].upper()}{kind[1:]}, {count(len(own), 'trial')}</h3>{draw_bars(shares)}</div>"
+            )
     if not parts:
-        return f"<p class='note'>Too few trials to tell: at least {_FEWEST} of a kind.</p>"
+        return f"<p class='note'>Too few trials to tell: it takes at least {_FEWEST} of a kind.</p>"
     note = (
         "How much of the spread between trials each setting explains (fANOVA). Trials that were stopped early count "
-        "with what they had reached. With few trials this is a hint, not a finding."
+        "with what they had reached. With few trials this is a hint, not a result."
     )
     return f"<p class='note'>{note}</p><div class='row'>{''.join(parts)}</div>"
 

@@ -1,4 +1,4 @@
-"""What a search leaves behind: the best config, and a table of all trials."""
+"""Results of a search: the best config, and a table of all trials."""
 
 import csv
 import io
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmlh.config import SETTINGS, Config
+from fedmlh.display import count
 from fedmlh.storage import write_atomically
 from fedmlh.tuning.search import FINISHED, Row
 
@@ -21,7 +22,7 @@ _LINEAR = ("feature_slots", "ridge", "count_power", "correct", "budget_mib")
 
 
 def find_best(rows: Sequence[Row]) -> Row | None:
-    """Return the finished trial with the best score; of equal ones that which sent less."""
+    """Return the finished trial with the best score; among equal scores, the one that sent less."""
     return next(iter(rank(rows)), None)
 
 
@@ -32,7 +33,7 @@ def rank(rows: Sequence[Row]) -> list[Row]:
 
 
 def find_front(rows: Sequence[Row]) -> list[Row]:
-    """Return the finished trials than which none is better for the same bytes or fewer, by rising bytes."""
+    """Return the finished trials that no other beats with the same bytes or fewer, by rising bytes."""
     front: list[Row] = []
     for row in sorted(rank(rows), key=lambda row: (row.bytes_total, -(row.score or 0.0))):
         if not front or (row.score or 0.0) > (front[-1].score or 0.0):
@@ -41,13 +42,13 @@ def find_front(rows: Sequence[Row]) -> list[Row]:
 
 
 def write_results(rows: Sequence[Row], out: Path) -> None:
-    """Write trials.csv, and best.toml where a trial has finished."""
+    """Write trials.csv, and best.toml once a trial has finished."""
     write_atomically(out / "trials.csv", _list_trials(rows).encode())
     best = find_best(rows)
     if best is not None and best.config is not None:
         head = (
             f"# trial {best.name} of fedmlh tune: {show_precision(best)} on validation, "
-            f"{best.bytes_total / MIB:,.2f} MiB in {best.rounds} rounds\n"
+            f"{best.bytes_total / MIB:,.2f} MiB in {count(best.rounds, 'round')}\n"
         )
         write_atomically(out / "best.toml", (head + best.config.to_toml()).encode())
 
@@ -76,7 +77,7 @@ def _list_trials(rows: Sequence[Row]) -> str:
 
 
 def _list_settings(config: Config | None) -> list[Any]:
-    """Return the settings of a trial, nothing for those that have no effect on it."""
+    """Return the settings of a trial; a setting without effect on it stays empty."""
     names = (*_COMMON, *_NETWORKS, *_LINEAR)
     if config is None:
         return [""] * len(names)

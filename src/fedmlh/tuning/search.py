@@ -1,7 +1,8 @@
-"""The search: which trial comes next, which is stopped early, and what is known of each; Optuna keeps the account.
+"""The search: which trial comes next, which is stopped early, and what is known about each; Optuna keeps the records.
 
-Each side is a study of its own in one journal. A value depends on the seed, the side, the trial's number, the knob and
-the trials that have ended, never on what was drawn before: a trial that was cut off goes on with the same values.
+Each side is a study of its own, and both are in one journal. A value depends on the seed, the side, the trial's number,
+the knob and the trials that have ended, never on earlier draws. So a trial that was cut off continues with the same
+values.
 """
 
 import contextlib
@@ -28,13 +29,13 @@ from fedmlh.tuning.workers import Order
 
 FINISHED, STOPPED, OVER, FAILED, OPEN = "finished", "stopped early", "over the limit", "failed", "cut off"
 REPEATED = "repeated"
-#: Until so many trials of a side have ended, knobs are as usual, but for about this share of them, which are random.
+#: Until this many trials of a side have ended, knobs keep their usual values, except for this share, which is random.
 _RANDOM, _CHANGED = 10, 0.25
-#: A search ends once so many times the wanted trials were drawn: then there is next to nothing left to try.
+#: A search ends once this many times the wanted trials were drawn: then hardly anything is left to try.
 _MOST_DRAWN = 10
-#: What is measured of a trial, but for its score.
+#: Figures of a trial, beside its score.
 _FIGURES = ("precision", "rounds", "bytes_up", "bytes_down", "seconds")
-#: What a trial leaves in its folder once it has ended.
+#: Files that stay in the folder of a trial once it has ended.
 _KEPT = ("config.toml", "metrics.jsonl")
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -42,7 +43,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a trial."""
+    """What is known about a trial."""
 
     side: str
     number: int
@@ -59,17 +60,17 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the trial is called."""
+        """Return the name of the trial."""
         return f"{self.side}-{self.number:03d}"
 
     @property
     def bytes_total(self) -> int:
-        """Both ways, over all rounds."""
+        """Return the bytes sent both ways, over all rounds."""
         return self.bytes_up + self.bytes_down
 
 
 class Seeded(optuna.samplers.BaseSampler):
-    """TPE, made for each value from the seed, the trial's number and the knob."""
+    """The sampler TPE, newly seeded for each value by the seed, the trial's number and the knob."""
 
     def __init__(self, seed: int, side: Side) -> None:
         self.seed, self.side = seed, side
@@ -88,7 +89,7 @@ class Seeded(optuna.samplers.BaseSampler):
         usual = self.knobs[param_name].usual
         rng = generator(self.seed, f"tune {self.side.name} {param_name}", trial.number)
         ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        # Both kinds of labels get their chance.
+        # Both kinds of labels are to be tried.
         changed = 1.0 if param_name == "labels" else _CHANGED
         if trial.number == 0 or (rng.random() >= changed and len(ended) < _RANDOM):
             return usual
@@ -99,7 +100,7 @@ class Seeded(optuna.samplers.BaseSampler):
 
 
 class Alone:
-    """No lock: the search holds its folder, and a lock file that a killed process left would stop the next one."""
+    """A lock that does nothing: the search holds its folder, and a killed process would leave its lock file there."""
 
     def acquire(self) -> bool:
         """Do nothing."""
@@ -110,7 +111,7 @@ class Alone:
 
 
 def open_journal(path: Path) -> Any:
-    """Return Optuna's storage in a file; of a line that was cut off by a kill nothing is left."""
+    """Return Optuna's storage in a file; a line that a kill cut off is removed first."""
     if path.exists():
         with open(path, "rb+") as file:
             content = file.read()
@@ -122,7 +123,7 @@ def open_journal(path: Path) -> Any:
 
 
 class Search:
-    """Hands out trials until there are enough of them or time is over, and hears how they go."""
+    """A search: hands out trials until there are enough or time is over, and records their results."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class Search:
         minutes: float | None = None,
         ended: Callable[["Search", Row], None] = lambda search, row: None,
     ) -> None:
-        """Open the account in a folder that the caller holds; `ended` is called with each trial that has ended."""
+        """Open the records in a folder that the caller holds; `ended` is called with each trial that has ended."""
         self.goal, self.out, self.trials, self.ended = goal, out, trials, ended
         self.deadline = None if minutes is None else time.monotonic() + 60 * minutes
         storage = open_journal(out / "journal.log")
@@ -154,7 +155,7 @@ class Search:
         self._live: dict[str, tuple[Side, Any]] = {}
         self._judged: dict[str, int] = {}
         self._verdicts: dict[str, tuple[str, int]] = {}
-        # A kill may have come between a trial's end and the tidying up.
+        # A kill may have come between the end of a trial and the removal of its files.
         self._cut_off = []
         for name, study in self.studies.items():
             for trial in study.get_trials(deepcopy=False):
@@ -165,11 +166,11 @@ class Search:
 
     @property
     def is_time_over(self) -> bool:
-        """Whether no further round is to begin."""
+        """Say whether no further round is to begin."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def next(self) -> Order | None:
-        """Return the next trial: first those that were cut off, then one of the side that has had the fewest."""
+        """Return the next trial: first those that were cut off, then one of the side with the fewest trials."""
         while not self.is_time_over:
             if self._cut_off:
                 name, trial_id = self._cut_off.pop(0)
@@ -188,14 +189,14 @@ class Search:
         return None
 
     def heed(self, order: Order) -> bool:
-        """Report the rounds that a trial has finished; return whether it is to stop."""
+        """Record the rounds that a trial has finished; return whether it is to stop."""
         side, trial = self._live[order.name]
         if side.name == ROUNDS:
             self._catch_up(order, trial)
         return order.name in self._verdicts or self.is_time_over
 
     def close(self, order: Order, finished: bool, problem: str = "") -> None:
-        """Enter what came of a trial; one that neither finished nor was stopped for its own sake stays open."""
+        """Record the end of a trial; it stays open if it neither finished nor was stopped because of its results."""
         side, trial = self._live[order.name]
         if problem:
             if trial.number == 0:
@@ -216,7 +217,7 @@ class Search:
             self._end(side, trial, OVER if over else FINISHED, **figures)
 
     def rows(self) -> list[Row]:
-        """Return all trials, side by side in the order of their numbers."""
+        """Return all trials, one side after the other, by their numbers."""
         return [
             self._row(side, trial)
             for name, side in self.sides.items()
@@ -224,7 +225,7 @@ class Search:
         ]
 
     def _prepare(self, side: Side, trial: Any) -> Order | None:
-        """Return what to train; None: there is no need to, and the trial has ended."""
+        """Return what to train; None if the trial has ended because training it is not needed."""
         values = draw(side, partial(_suggest, trial))
         try:
             config = side.start if trial.number == 0 else side.build(values)
@@ -245,7 +246,7 @@ class Search:
         return order
 
     def _repeat(self, side: Side, trial: Any, config: Config) -> bool:
-        """End a trial with the figures of an earlier one of the same settings, if there is one."""
+        """End a trial with the figures of an earlier trial that had the same settings, if there is one."""
         for other in self.studies[side.name].get_trials(deepcopy=False)[: trial.number]:
             row = self._row(side, other)
             if row.state in (FINISHED, STOPPED) and row.config == config:
@@ -256,7 +257,7 @@ class Search:
         return False
 
     def _catch_up(self, order: Order, trial: Any) -> None:
-        """Report the rounds that have not been, and judge each once."""
+        """Record the rounds that were not recorded before, and judge each once."""
         reported = self.studies[ROUNDS].get_trials(deepcopy=False)[trial.number].intermediate_values
         last, limit = max(reported, default=0), self.goal.wish.bytes_per_round
         # A kill may have come between the last report and its verdict.
@@ -313,7 +314,7 @@ class Search:
 
 
 def describe(knob: Knob) -> Any:
-    """Return what Optuna calls the distribution of a knob."""
+    """Return the distribution of a knob, as Optuna has it."""
     if knob.options:
         return optuna.distributions.CategoricalDistribution(knob.options)
     if knob.whole:
@@ -330,7 +331,7 @@ def _suggest(trial: Any, knob: Knob) -> Any:
 
 
 def _measure(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the rounds of a trial; precision is that of the best one."""
+    """Return the figures of the rounds of a trial, with the precision of the best round."""
     best = max(history, key=lambda record: selection_score(record["validation"]))
     return {
         "precision": best["validation"]["precision"],

@@ -1,7 +1,7 @@
-"""What a search may change: the knobs of networks and of the linear model of one round, and the configs they stand for.
+"""What a search may change: the knobs of networks and of the linear model of one round, and the configs they make.
 
-Knobs stand around what the rules of `recommended` and `one-round` would take, so that the same ranges suit data of any
-size. The width of a network is no knob: it is what the byte budget leaves.
+The range of a knob lies around the value that the rules of `recommended` and `one-round` would choose, so that the same
+ranges suit data of any size. The width of a network is no knob: it follows from the byte budget.
 """
 
 import math
@@ -27,7 +27,7 @@ from fedmlh.sizing import (
 
 ROUNDS, ONCE = "rounds", "one-round"
 IDENTITY, HASHED = "identity", "hashed"
-#: Settings that knobs of another name decide, and what to use instead of --set.
+#: Settings that knobs of other names decide, and the option to use instead of --set.
 _DECIDED = {
     **dict.fromkeys((*SIZED, "sizes", "learning_rate"), "--start"),
     **dict.fromkeys(("algorithm", "label_map"), "--labels"),
@@ -36,22 +36,22 @@ _DECIDED = {
 
 
 class NoRoom(UserError):
-    """The budget leaves no network worth training."""
+    """The budget has no room for a network worth training."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One thing to choose: one of some options, or a number within bounds."""
+    """One thing to choose: one of several options, or a number within bounds."""
 
     name: str
-    #: What the rules take: the value of the first trial.
+    #: The value that the rules choose: that of the first trial.
     usual: Any
     options: tuple[Any, ...] = ()
     low: float = 0
     high: float = 0
     log: bool = False
     whole: bool = False
-    #: Of these labels alone.
+    #: Kind of labels with which it has an effect; empty for both.
     labels: str = ""
 
 
@@ -64,22 +64,22 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """What its trials are called."""
+        """Return the name of the side, with which names of its trials begin."""
 
     @property
     def start(self) -> Config:
-        """The config of the first trial, its sizes chosen."""
+        """Return the config of the first trial, with its sizes chosen."""
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        """What to choose."""
+        """Return what is to be chosen."""
 
     def build(self, values: dict[str, Any]) -> Config:
-        """Return the config that values stand for, or raise NoRoom."""
+        """Return the config of these values, or raise NoRoom."""
 
 
 def draw(side: Side, pick: Pick) -> dict[str, Any]:
-    """Ask for a value of every knob that has an effect with the labels picked first."""
+    """Pick a value for every knob that has an effect with the kind of labels, which is picked first."""
     values: dict[str, Any] = {}
     for knob in side.knobs:
         if knob.labels in ("", values.get("labels")):
@@ -140,12 +140,12 @@ class Networks:
         return cls(config, start, _leave_out(knobs, fixed), shape, budget)
 
     def build(self, values: dict[str, Any]) -> Config:
-        """Return the config that values stand for: a hidden layer as wide as the budget leaves."""
+        """Return the config of these values, with a hidden layer as wide as the budget allows."""
         tables, outputs = 1, self.shape.labels
         changes: dict[str, Any] = {**_pick_settings(values), "algorithm": "fedavg"}
         if values["labels"] == HASHED:
             tables, outputs = values["tables"], _count_buckets(values["buckets"], self.shape.labels)
-            # Hashing into as many buckets as there are labels would only let some of them collide.
+            # Hashing into as many buckets as there are labels would only make some labels collide.
             whole = outputs == self.shape.labels and self.config.label_key == "id"
             label_map = "identity" if whole else _hash_labels(self.config)
             changes = {**_pick_settings(values), "label_map": label_map, "num_tables": tables, "num_buckets": outputs}
@@ -174,7 +174,7 @@ class Linear:
     def of(
         cls, config: Config, shape: Shape, labels: Sequence[str], fixed: Sequence[str], usual_slots: int
     ) -> "Linear":
-        """Set up the search around a config, which would give features so many slots."""
+        """Set up the search around a config, which would give features `usual_slots` slots."""
         start, _ = choose_sizes(config, shape)
         own = IDENTITY if start.label_map == "identity" else HASHED
         if own not in labels:
@@ -186,8 +186,8 @@ class Linear:
         most = min(root, 5000 / root)
         wanted = start.num_buckets / root if own == HASHED else most / 2
         share = usual_slots / shape.features
-        # λ and the power are chosen for each trial unless a knob says otherwise: its values lie between those that are
-        # tried then.
+        # λ and the power are chosen in each trial unless a knob sets them; the knob's values lie between those that are
+        # tried when they are chosen.
         knobs = [
             Knob("labels", own, tuple(labels)),
             _span("tables", start.num_tables if own == HASHED else 8, 4, 16, log=True, whole=True, labels=HASHED),
@@ -200,7 +200,7 @@ class Linear:
         return cls(start, _leave_out(knobs, fixed), shape)
 
     def build(self, values: dict[str, Any]) -> Config:
-        """Return the config that values stand for."""
+        """Return the config of these values."""
         changes = _pick_settings(values)
         if values["labels"] == IDENTITY:
             changes["label_map"] = "identity"
@@ -222,7 +222,7 @@ def _leave_out(knobs: Sequence[Knob], fixed: Sequence[str]) -> tuple[Knob, ...]:
 
 
 def find_budget(config: Config, shape: Shape) -> int:
-    """Return the bytes of a model where nobody set a limit: those of given sizes, else by the rule."""
+    """Return the bytes of a model if the user set no limit: those of given sizes, else by the rule."""
     if config.sizes == "given" and config.training == ROUNDS:
         return 4 * Task(config, shape.features, shape.labels).stack.num_parameters + 2**10
     return int(config.budget_mib * 2**20) or RULE.budget(shape)
@@ -250,7 +250,7 @@ def _hash_labels(config: Config) -> str:
 
 
 def _find_rate(config: Config) -> float:
-    """Return the step that the rule takes for these sizes."""
+    """Return the learning rate that the rule chooses for these sizes."""
     return RULE.learning_rate(config.hidden_sizes[0])
 
 
@@ -260,10 +260,10 @@ def _count_buckets(root: float, num_labels: int) -> int:
 
 
 def _span(name: str, usual: float, low: float, high: float, **options: Any) -> Knob:
-    """Return a knob whose bounds also hold what is usual."""
+    """Return a knob whose bounds include the usual value."""
     return Knob(name, usual, low=min(low, usual), high=max(high, usual), **options)
 
 
 def _pick(name: str, usual: Any, *options: Any) -> Knob:
-    """Return a knob whose options also hold what is usual."""
+    """Return a knob whose options include the usual value."""
     return Knob(name, usual, tuple(dict.fromkeys((usual, *options))))

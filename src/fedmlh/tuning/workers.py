@@ -1,7 +1,7 @@
-"""Where trials are trained: in this process, or several at a time in processes of their own.
+"""Training of trials: in this process, or several at a time in separate processes.
 
-The search itself stays in one process, which alone decides what is tried, stopped and kept. A trial lies in its run
-folder, and all that the search learns about it is read from there.
+The search itself stays in one process, which alone decides what is tried, stopped and kept. It reads all that it knows
+about a trial from the trial's run folder.
 """
 
 import multiprocessing
@@ -34,16 +34,16 @@ class Order:
 
 
 class Search(Protocol):
-    """What hands out trials and hears of them."""
+    """The search, as workers see it: it hands out trials and is told how they go."""
 
     def next(self) -> Order | None:
-        """Return the next trial; None: there is none, or none yet."""
+        """Return the next trial; None if there is none, or none yet."""
 
     def heed(self, order: Order) -> bool:
-        """Hear that a trial has finished a round; return whether it is to stop."""
+        """Take note that a trial has finished a round; return whether it is to stop."""
 
     def close(self, order: Order, finished: bool, problem: str = "") -> None:
-        """Hear that a trial has ended: by itself, because it was told to stop, or by a problem."""
+        """Take note that a trial has ended: by itself, because it was told to stop, or by a problem."""
 
 
 class Stopped(Exception):
@@ -57,7 +57,7 @@ def work_here(search: Search, dataset: Dataset) -> None:
 
 
 def work_apart(search: Search, config: Config, jobs: int) -> None:
-    """Train several trials at a time, each in a process of its own; `config` names the data."""
+    """Train several trials at a time, each in its own process; `config` names the data."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
     os.environ |= dict.fromkeys(before, str(threads))  # spawned processes read it when they load
@@ -95,8 +95,8 @@ def _answer(
     except (EOFError, ConnectionError):
         process.join()
         raise UserError(
-            f"the process of trial {order.name} ended with code {process.exitcode}, perhaps for lack of memory: go on "
-            f"with --resume, and with fewer --jobs"
+            f"the process of trial {order.name} ended with code {process.exitcode}, perhaps for lack of memory: "
+            f"continue with --resume, and with fewer --jobs"
         ) from None
     if ended is None:
         pipe.send(search.heed(order))
@@ -112,8 +112,8 @@ def _answer(
 
 
 def _serve(pipe: connection.Connection, sources: Sequence[tuple[str, bytes]], config: Config, threads: int) -> None:
-    """Train what comes through the pipe, in a process that lives no longer than the one that started it."""
-    # Ctrl-C reaches all processes of a terminal: the search says what becomes of the trials.
+    """Train the trials that come through the pipe, in a process that ends with the process that started it."""
+    # Ctrl-C reaches all processes of a terminal: the search decides what happens to the trials.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
@@ -137,7 +137,7 @@ def _leave_with_parent() -> None:
 
 
 def _train(order: Order, dataset: Dataset, heed: Callable[[Order], bool], workers: int | None) -> tuple[bool, str]:
-    """Train a trial from where its folder stands; return whether it came to its end, and else what went wrong."""
+    """Train a trial from the state of its folder; return whether it finished, and if not, what went wrong."""
 
     def watch(record: dict[str, Any]) -> None:
         if heed(order):

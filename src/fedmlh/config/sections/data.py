@@ -1,4 +1,4 @@
-"""Settings that say what points there are, and which client has which of them."""
+"""Settings of the data, and of which client has which points."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from fedmlh.config.section import option, section
 MAX_SYNTHETIC = 10**7
 
 
-@section("dataset", "Where the points are.", own=True)
+@section("dataset", "Where the data points come from.", own=True, common="always")
 class Dataset:
     """The folder of the data."""
 
@@ -19,33 +19,33 @@ class Dataset:
     )
     data_format: str = option(
         "auto",
-        "Format of the files in that folder: npz, xmc, svmlight, text or a reader of your own; auto finds it out from "
-        "the files.",
+        "Format of the files in that folder: npz, xmc, svmlight, text or a reader of your own; auto recognises it "
+        "by the files.",
         part="reader",
         also=("auto",),
     )
 
 
-@section("text", "How raw text becomes features.", agreed="one-round")
+@section("text", "How raw text becomes features.", agreed="one-round", common="always")
 class Text:
     """Features of text; prepared features stay as they are."""
 
     text_features: Literal["hashing", "tfidf"] = option(
         "hashing",
-        "How words are counted: hashing needs to know no other text; tfidf weights words by all training text, and is "
-        "for simulations only.",
+        "How words are counted: hashing looks at each text by itself; tfidf weights words by all training text, and "
+        "is for simulations only.",
         simulation_only=True,
     )
     text_dim: int = option(
         2**18,
-        "Number of features that hashing makes of words; with more of them fewer words share a feature.",
+        "Number of features into which words are hashed; with more of them, fewer words share a feature.",
         at_least=1,
         at_most=2**30,
         implied=True,  # by the number of features
     )
 
 
-@section("synthetic", "The built-in data set, which is made if no data folder is named.")
+@section("synthetic", "The built-in data set, which is made if no data folder is named.", common="always")
 class Synthetic:
     """Sizes of the built-in set."""
 
@@ -67,38 +67,41 @@ class Clients:
         part="partition",
         also=("auto",),
         open="auto",
+        common="unless swept",
     )
     dirichlet_alpha: float = option(
         0.3,
-        "With partition dirichlet, how alike the clients' mixes of labels are: small values give each label to few "
+        "With partition dirichlet, how similar the clients' mixes of labels are: small values give each label to few "
         "clients, large values spread it evenly (α).",
         at_least=1e-3,
         at_most=1e6,
         needs={"partition": "dirichlet"},
+        common="unless swept",
     )
     pooled: bool = option(
         False,
-        "Whether one client gets the points of all, as a central run to compare with; it needs clients_per_round 1.",
+        "Whether one client gets all points, for a central run to compare with; it needs clients_per_round 1.",
         simulation_only=True,
     )
     num_clients: int = option(
         10,
-        "Number of clients (K); 0 stands for one per site folder, or for 10 if the data has no site folders.",
+        "Number of clients (K); 0 means one per site folder, or 10 if the data has no site folders.",
         at_least=0,
         at_most=10**6,
         open=0,
+        common="unless swept",
     )
     clients_per_round: int = option(
         4,
-        "Number of clients that the server samples in each round (S); 0 stands for all site folders up to 10, or for 4 "
-        "if the data has no site folders.",
+        "Number of clients that the server samples in each round (S); 0 means all site folders up to 10, or 4 if the "
+        "data has no site folders.",
         at_least=0,
         at_most=10**6,
         open=0,
     )
     quorum: int = option(
         1,
-        "Number of updates that a round needs; with fewer of them the round is repeated with newly sampled clients.",
+        "Number of updates that a round needs; with fewer, the round is repeated with newly sampled clients.",
         at_least=1,
         at_most=10**6,
         for_others=True,

@@ -1,22 +1,23 @@
-"""Settings of one run: what it is called and drawn from, how large, how long and where."""
+"""Settings of one run: its name and seeds, its sizes, how long it lasts and where it computes."""
 
 from typing import Literal
 
 from fedmlh.config.section import option, section
 
 
-@section("setup", "What a run is called, and what its random choices follow from.")
+@section("setup", "The name and the seeds of a run.")
 class Setup:
-    """Name and seeds; the server sends seeds along, so sites need not agree on them before."""
+    """Name and seeds; the server sends the seeds along, so sites need not agree on them beforehand."""
 
-    name: str = option("custom", "Name of this set-up in tables and folder names.", compared=False)
+    name: str = option("custom", "Name of this config in tables and folder names.", compared=False)
     seed: int = option(
         0,
-        "Number from which every random choice follows: the same seed repeats a run, another one draws another "
-        "partition, start and sampling.",
+        "Number from which every random choice follows: the same seed repeats a run, another seed gives another "
+        "partition, initial model and sampling.",
         at_least=0,
         at_most=2**63 - 1,
         compared=False,
+        common="always",
     )
     label_seeds: str | tuple[int, ...] = option(
         "drawn",
@@ -31,33 +32,33 @@ class Setup:
     )
 
 
-@section("budget", "Whether sizes follow from the data; a run keeps those that were chosen.", free=True)
+@section("budget", "Whether sizes follow from the data; once chosen, a run keeps its sizes.", free=True)
 class Budget:
     """Sizes that follow from the data."""
 
     sizes: Literal["given", "auto"] = option(
         "given",
-        "Where num_tables, num_buckets, feature_dim and hidden_sizes come from: given (as they are set), or auto (they "
-        "follow from the data and budget_mib).",
+        "Where num_tables, num_buckets, feature_dim and hidden_sizes come from: given (their own values), or auto "
+        "(they follow from the data and budget_mib).",
         simulation_only=True,
     )
     budget_mib: float = option(
         0.0,
-        "With sizes auto, largest model to send, in MiB; 0 stands for 4 to 48 MiB by features and labels, and networks "
-        "of correct get a quarter of that.",
+        "With sizes auto, size of the largest model to send, in MiB; 0 means 4 to 48 MiB by features and labels, and "
+        "networks that correct trains get a quarter of that.",
         at_least=0,
         at_most=2**20,
     )
 
 
-@section("afterwards", "What may come after the closed form of one round.", free=True, training="one-round")
+@section("afterwards", "What may follow the closed form of one round.", free=True, training="one-round")
 class Afterwards:
     """What can be added to a linear model; the model itself stays as it is."""
 
     correct: int = option(
         0,
         "Number of rounds in which networks are trained beside the linear model; their scores are added where that "
-        "helps on validation, and 0 stands for none.",
+        "helps on validation, and 0 means no such rounds.",
         at_least=0,
         at_most=10**6,
     )
@@ -68,14 +69,14 @@ class Afterwards:
     )
 
 
-@section("run", "How long a run goes on, where it computes, and what else it measures.", free=True)
+@section("run", "How long a run lasts, where it computes, and what else it measures.", free=True)
 class Run:
-    """What a run may change on its way."""
+    """Settings that a run may change when it is resumed."""
 
     rounds: int = option(70, "Number of rounds at most (T).", at_least=1, at_most=10**6, training="rounds")
     patience: int = option(
         0,
-        "Number of rounds without a better one after which a run stops; 0 stands for never.",
+        "Number of rounds without a better one after which a run stops; 0 means that it never stops early.",
         at_least=0,
         at_most=10**6,
         training="rounds",
@@ -85,19 +86,21 @@ class Run:
     )
     deadline: float = option(
         600.0,
-        "At real sites, seconds for one attempt at a round; a site that has not answered by then is left out.",
+        "Seconds that one attempt at a round lasts with real sites; a site that has not answered by then is left out.",
         at_least=1,
         at_most=86400,
     )
     device: Literal["auto", "cpu", "cuda"] = option(
-        "auto", "Where networks are trained: cpu, cuda (a GPU), or auto (a GPU if there is one)."
+        "auto",
+        "Where networks are trained: cpu, cuda (a GPU), or auto (a GPU if there is one).",
+        common="unless swept",
     )
     gpu_precision: Literal["tf32", "fp32"] = option(
         "tf32", "Precision of matrix products on a GPU: tf32 is faster and rounds their inputs, fp32 does not."
     )
     test_every_round: bool = option(
-        False, "Whether test metrics are also written for every round; they choose nothing."
+        False, "Whether test metrics are also written for every round; no choice depends on them."
     )
     local_baseline: bool = option(
-        False, "Whether each client is also trained alone, to show what taking part gives it."
+        False, "Whether each client is also trained alone, to show what it gains by taking part."
     )

@@ -1,4 +1,4 @@
-"""Settings of what the server does with what clients send, and of how a model is chosen and measured."""
+"""Settings of the server's work, and of how a model is chosen and measured."""
 
 from typing import Literal
 
@@ -11,20 +11,20 @@ class Server:
 
     aggregation: str = option(
         "mean",
-        "Rule that makes one change of a round's updates: mean, or one of your own.",
+        "Rule that combines the updates of a round into one change: mean, or one of your own.",
         part="aggregation",
     )
     max_share: float = option(
         0.0,
-        "With weighting examples, largest share of one client in a round's average; 0 stands for twice the share of an "
-        "average client.",
+        "With weighting examples, largest share of one client in the average of a round; 0 means twice the share of "
+        "an average client.",
         at_least=0,
         at_most=1,
     )
     clip: Literal["auto", "off"] = option(
         "auto",
-        "What happens to an update that is much longer than earlier ones were: auto scales it down to a bound that "
-        "follows from the run, off leaves it as it is.",
+        "What happens to an update whose norm is much larger than those of earlier updates: auto scales it down to a "
+        "bound that follows from them, off leaves it as it is.",
     )
     server_optimizer: str = option(
         "average",
@@ -35,8 +35,8 @@ class Server:
     )
     server_learning_rate: float = option(
         1.0,
-        "Factor of the server's step; 1 adds the whole change; usual are 0.03 to 0.3 with adam and yogi, 0.3 to 1 with "
-        "adagrad.",
+        "Factor of the server's step; 1 adds the whole change; usual values are 0.03 to 0.3 with adam and yogi, 0.3 to "
+        "1 with adagrad.",
         at_least=0,
         at_most=1e6,
         for_others=True,
@@ -64,27 +64,27 @@ class Server:
     model_average: float = option(
         0.0,
         "Share of the earlier average that is kept in each round, if models are averaged over rounds before they are "
-        "evaluated and exported; 0 stands for the last model alone.",
+        "evaluated and exported; 0 means no average, only the last model.",
         at_least=0,
         at_most=0.999,
     )
 
 
-@section("linear", "How the server solves for the linear model of one round.", training="one-round")
+@section("linear", "How the server computes the linear model of one round.", training="one-round")
 class Linear:
-    """The linear model that the sums give."""
+    """The linear model that follows from the sums."""
 
     ridge: float = option(
         0.0,
-        "Strength of the ridge penalty, which keeps weights small; 0 stands for one that is chosen on validation, or "
-        "on held-out sums if there are no validation points (λ).",
+        "Strength of the ridge penalty, which keeps weights small (λ); 0 means one that is chosen on validation, or "
+        "on held-out sums if there are no validation points.",
         at_least=0,
         at_most=1e9,
     )
     count_power: float = option(
         -1.0,
-        "Power of a label's count by which its scores are divided, from 0 (not at all) to 1 (rare labels gain most); "
-        "-1 stands for one that is chosen on validation, or for 0.05 if there are no validation points (γ).",
+        "Power of a label's count by which its scores are divided, from 0 (not at all) to 1 (rare labels gain most) "
+        "(γ); -1 means one that is chosen on validation, or 0.05 if there are no validation points.",
         at_least=-1,
         at_most=1,
     )
@@ -96,27 +96,30 @@ class Linear:
     )
 
 
-@section("validation", "What chooses the best round, or λ in one round.", agreed="one-round")
+@section(
+    "validation", "How the best round is chosen, or in one round the ridge λ.", agreed="one-round", common="always"
+)
 class Validation:
     """Held-out points."""
 
     validation_fraction: float = option(
         0.1,
-        "Share of the training points that is held out before clients get theirs; 0, for one-round only, has clients "
-        "hold points out instead.",
+        "Share of the training points that is held out before clients get theirs; 0, allowed for one-round only, "
+        "makes clients hold out points instead.",
         at_least=0,
         at_most=0.9,
     )
     selection: Literal["validation", "paper"] = option(
         "validation",
-        "What chooses the best round: validation (held-out points), or paper (the TEST points, with nothing held out; "
-        "for reproduction only).",
+        "What the best round is chosen on: validation (held-out points), or paper (the TEST points, with nothing held "
+        "out; for reproduction only).",
         simulation_only=True,
         implied=True,  # in one round it has one value
+        common="never",
     )
 
 
-@section("evaluation", "How labels are ranked, and how rankings are measured.")
+@section("evaluation", "How labels are ranked, and how rankings are measured.", common="always")
 class Evaluation:
     """Prediction and metrics."""
 
@@ -125,6 +128,7 @@ class Evaluation:
         "What is averaged over the tables to score a label: log-probs (log-likelihoods, as in the paper's text), "
         "logits (as in its code) or probs (probabilities).",
         training="rounds",
+        common="never",
     )
     top_k: tuple[int, ...] = option(
         (1, 3, 5),

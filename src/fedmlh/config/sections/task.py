@@ -1,4 +1,4 @@
-"""Settings on which clients' work depends: sites with other values would not work on the same model."""
+"""Settings on which the clients' work depends: with different values, sites would train different models."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ class Learning:
 
     training: Literal["rounds", "one-round", "auto"] = option(
         "rounds",
-        "How the model is trained: rounds (networks, averaged after each round), one-round (a linear model, solved for "
+        "How the model is trained: rounds (networks, averaged after each round), one-round (a linear model, computed "
         "from sums that each client sends once), or auto (what suits the data).",
         open="auto",
         implied=True,  # by the method
@@ -31,8 +31,8 @@ class Learning:
     )
     num_tables: int = option(
         4,
-        "Number of tables, each with its own hash function and network (R); more of them tell more labels apart and "
-        "cost more bytes.",
+        "Number of tables, each with its own hash function and network (R); more of them tell more labels apart, "
+        "and the model costs more bytes.",
         at_least=1,
         at_most=MAX_TABLES,
         sized="chosen",
@@ -74,7 +74,7 @@ class Networks:
     normalize: bool = option(False, "Whether the features of each point, once hashed, are scaled to length 1.")
     hidden_sizes: tuple[int, ...] = option(
         (150, 150),
-        "Widths of the hidden layers, from the first to the last; an empty list stands for a linear model.",
+        "Widths of the hidden layers, from the first to the last; an empty list means a linear model.",
         at_least=1,
         at_most=2**20,
         count=32,
@@ -88,16 +88,16 @@ class Networks:
     )
     loss_tau: float = option(
         1.0,
-        "With a balanced loss, how much less a client's frequent buckets count: 0 means no less, larger values much "
-        "less, and usual are 0 to 1.5 (τ); -1 with sizes auto stands for a value that suits the data.",
+        "With a balanced loss, how much less a client's frequent buckets count (τ): 0 means no less, larger values "
+        "mean much less, and 0 to 1.5 is usual; -1, with sizes auto, means a value that suits the data.",
         at_least=-1,
         at_most=1e6,
         open=-1.0,
     )
     output_bias: Literal["random", "rare"] = option(
         "random",
-        "How the biases of the output layer start: random (near 0), or rare (each bucket at odds of 1 to B, so that "
-        "bce need not first learn that most buckets are empty).",
+        "How the biases of the output layer start: random (near 0), or rare (each bucket starts at odds of 1 to B, so "
+        "that bce need not first learn that most buckets are empty).",
     )
 
 
@@ -116,38 +116,37 @@ class Local:
     )
     learning_rate: float = option(
         1e-3,
-        "Learning rate of local training in the first round; 0 with sizes auto and optimizer adam stands for one that "
-        "suits the width of the networks; usual are 0.0003 to 0.1 with adam, far more with sgd (docs/objectives.md).",
+        "Learning rate of local training in the first round; 0, with sizes auto and optimizer adam, means one that "
+        "suits the width of the networks; 0.0003 to 0.1 is usual with adam, far more with sgd (docs/objectives.md).",
         at_least=0,
         at_most=1e9,
         open=0.0,
     )
     learning_rate_decay: float = option(
         1.0,
-        "Factor by which the learning rate is multiplied after each round; 1 keeps it, and 0 with sizes auto stands "
-        "for one that suits the number of local steps.",
+        "Factor by which the learning rate is multiplied after each round; 1 keeps it, and 0, with sizes auto, means "
+        "one that suits the number of local steps.",
         at_least=0,
         at_most=1,
         open=0.0,
     )
     prox_mu: float = option(
         0.0,
-        "Strength with which FedProx pulls a client's model back to the global one; 0 stands for none, and usual "
-        "with adam are at most 0.001 with a softmax loss, 0.00001 with bce (μ).",
+        "Strength with which FedProx pulls a client's model back to the global one (μ); 0 means no pull, and usual "
+        "values with adam are at most 0.001 with a softmax loss, at most 0.00001 with bce.",
         at_least=0,
         at_most=1e6,
         for_others=True,
     )
     correction: str = option(
         "none",
-        "Remedy for clients that drift apart in local training; docs/objectives.md says what each needs and sends.",
+        "Remedy for clients whose models drift apart; docs/objectives.md says what each remedy needs and sends.",
         part="drift",
         for_others=True,
     )
     shared_fraction: float = option(
         0.0,
-        "Share of the training points, held-out ones aside, that EVERY client gets to see and trains on; 0 stands for "
-        "none.",
+        "Share of the training points (not of those held out) that EVERY client sees and trains on; 0 means none.",
         at_least=0,
         at_most=0.9,
         simulation_only=True,
@@ -158,7 +157,7 @@ class Local:
     "messages", "How updates and models are encoded, and how updates are weighted.", agreed="rounds", training="rounds"
 )
 class Messages:
-    """What clients and server send each other in a round."""
+    """Messages between clients and server in a round."""
 
     weighting: Literal["uniform", "examples"] = option(
         "uniform",
@@ -173,7 +172,7 @@ class Messages:
     )
     broadcast_codec: str = option(
         "fp32",
-        "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send what changed "
+        "How the global model is encoded: fp32 loses nothing, and fp16 little; coarser families send the change "
         "since the model that a client holds; docs/codecs.md lists them.",
         for_others=True,
     )
@@ -185,21 +184,21 @@ class Sums:
 
     point_bits: int = option(
         5,
-        "Number of binary digits to which points are rounded (b); with more of them sums are more exact and larger.",
+        "Number of binary digits to which points are rounded (b); with more of them, sums are more exact and larger.",
         at_least=4,
         at_most=12,
     )
     feature_slots: int = option(
         0,
-        "Most slots for features, of which rare features share some; with more slots the model is larger and better, "
-        "and 0 stands for as many as the limits on pairs and weights allow.",
+        "Largest number of slots for features (rare features share slots); with more slots the model is larger and "
+        "better, and 0 means as many as the limits on pairs and weights allow.",
         at_least=0,
         at_most=2**17,
     )
     min_site_points: int = option(
         100,
-        "Number of training points that a real site needs; a site with fewer sends no sums, since these would show too "
-        "much of each point.",
+        "Number of training points that a real site needs; a site with fewer sends no sums, because they would reveal "
+        "too much of each point.",
         at_least=1,
         at_most=10**9,
     )

@@ -1,4 +1,4 @@
-"""Archives from outside: only what is wanted comes out, under its own name, into one folder, and no bomb goes off."""
+"""Archives from outside: only wanted files come out, under their own names, into one folder; bombs are refused."""
 
 import lzma
 import shutil
@@ -14,9 +14,9 @@ from fedmlh.data.readers.files import open_zip
 from fedmlh.data.readers.tape import NotATape, Source, Tape, TooMuch, read_tape, unpack_source
 from fedmlh.errors import UserError
 
-#: Text of numbers packs to a fifth; an archive made to fill a disk to a thousandth.
+#: Numbers as text are packed to a fifth of their size; an archive made to fill a disk, to a thousandth.
 MAX_RATIO = 100
-#: So small an archive may hold more.
+#: An archive may unpack to this much in any case, however small it is.
 SPARE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 20
 #: All that the readers of archives raise on one that is damaged, encrypted, or packed in a way they do not know.
@@ -76,7 +76,7 @@ def readable_archive(archive: Path) -> Iterator[None]:
 def list_members(archive: Path, room: int) -> Iterator[Member]:
     """List the plain files of a zip or tar file, and pass over folders and links.
 
-    Nothing of a tar file is taken beyond `room` bytes, its headers included.
+    At most `room` bytes of a tar file are read, its headers included.
     """
     if zipfile.is_zipfile(archive):
         with open_zip(archive) as pack:
@@ -91,5 +91,5 @@ def list_members(archive: Path, room: int) -> Iterator[Member]:
 
 @contextmanager
 def _stay_open(member: Source) -> Iterator[Source]:
-    """Give a member of a tape, which has nothing to close, to a `with`."""
+    """Let a member of a tape, which needs no closing, stand in a `with`."""
     yield member

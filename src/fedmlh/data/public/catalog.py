@@ -47,7 +47,7 @@ def on_drive(title: str, file_id: str, counts: Counts, name: str = "", in_paper:
     )
 
 
-#: Bag-of-words features throughout; of sets that were published twice, the version that the counts belong to.
+#: All have bag-of-words features. If a set was published in two versions, the counts say which one is meant.
 ENTRIES = (
     on_drive("EURLex-4K", "1xWW1UykQBTD2IorVn7V8XubJatQDScol", Counts(15_539, 3_809, 5_000, 3_993), in_paper=True),
     on_drive("Wiki10-31K", "1uV-p682ggXQQTiKZyK5M6B0xJJk8_lJx", Counts(14_146, 6_616, 101_938, 30_938), in_paper=True),

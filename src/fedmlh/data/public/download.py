@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 18
 _MOST_NOTE = 2**20
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
-#: Told how many bytes are there, and how many there will be (None where the server does not say).
+#: Called with the number of bytes so far, and of the whole file (None if the server does not say).
 Watch = Callable[[int, int | None], None]
 
 
@@ -34,7 +34,7 @@ class NoDownload(UserError):
 
 @dataclass(frozen=True)
 class Origin:
-    """What a server said of the file whose beginning lies on disk; if it now says otherwise, it is another file."""
+    """What a server said about the file whose beginning lies on disk; if it changes, so has the file."""
 
     url: str
     size: int | None
@@ -43,7 +43,7 @@ class Origin:
 
     @property
     def validator(self) -> str | None:
-        """The header that asks for the rest of this very file; a weak ETag does not tell bytes apart."""
+        """Return the value that identifies exactly this file in a request; a weak ETag does not tell bytes apart."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
     def fits(self, other: "Origin") -> bool:
@@ -70,8 +70,8 @@ def download(url: str, target: Path, watch: Watch) -> None:
         raise
     except OSError as problem:
         raise UserError(
-            f"{part}: cannot be written ({problem.strerror or problem}); what is there is kept, and the same command "
-            "goes on from it"
+            f"{part}: cannot be written ({problem.strerror or problem}); what has arrived is kept, and the same "
+            "command continues from there"
         ) from problem
 
 
@@ -99,14 +99,14 @@ def receive(url: str, file: BinaryIO, note: Path, watch: Watch) -> None:
     response = connect(url, done, known)
     start, origin = read_head(url, response)
     if start and not (start == done and known is not None and known.fits(origin)):
-        # A server that pays no heed to If-Range sends the rest of another file.
+        # A server that ignores If-Range sends the rest of another file.
         response.close()
         response = connect(url, 0, None)
         start, origin = read_head(url, response)
         done = 0
     with response:
         if start not in (0, done):
-            raise NoDownload(f"the server starts at byte {start:,} of the file, unasked")
+            raise NoDownload(f"the server starts at byte {start:,} of the file, without being asked to")
         if start == 0:
             file.truncate(0)
             write_atomically(note, json.dumps(asdict(origin)).encode())
@@ -139,7 +139,7 @@ def connect(url: str, start: int, known: Origin | None) -> HTTPResponse:
         response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=SECONDS_OF_SILENCE)
     except HTTPError as problem:
         with problem:
-            # What is there is as long as the file, or longer: not to be trusted.
+            # The part on disk is as long as the file, or longer, so it cannot be trusted.
             if problem.code == 416 and start:
                 return connect(url, 0, None)
             raise NoDownload(f"the server answers {problem.code} {problem.reason}") from None
@@ -181,6 +181,6 @@ def read_block(response: HTTPResponse, done: int, size: int | None) -> bytes:
 
 
 def describe_stop(done: int, size: int | None, reason: str) -> str:
-    """Say how far a download came, and that nothing of it is lost."""
+    """Return how far a download came, in words, and that nothing of it is lost."""
     whole = "" if size is None else f" of {size:,}"
-    return f"it stopped after {done:,}{whole} bytes ({reason}), and the same command goes on from there"
+    return f"it stopped after {done:,}{whole} bytes ({reason}), and the same command continues from there"

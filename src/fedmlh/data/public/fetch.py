@@ -1,4 +1,4 @@
-"""From a data set's name to a folder that `load` reads: downloaded, unpacked, converted and counted, or not made."""
+"""Public data sets by name: downloaded, unpacked, converted and counted into a folder, or no folder is made."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ UNPACKED = "unpacked"
 #: The file that says where a fetched folder came from.
 RECORD = "source.json"
 _MOST_RECORD = 2**20
-#: What an archive of the repository may hold that a reader understands.
+#: Files in archives of the repository that a reader understands.
 WANTED = (
     *("train.txt", "test.txt", "*_train.txt", "*_test.txt"),
     *("trn_X_Xf.txt", "trn_X_Y.txt", "tst_X_Xf.txt", "tst_X_Y.txt"),
     *("filter_labels_train.txt", "filter_labels_test.txt"),
 )
 
-#: Told what is being done, the bytes of it that are done, and how many there are (None: not known).
+#: Called with the current step, its bytes so far, and all its bytes (None if not known).
 Watch = Callable[[str, int, int | None], None]
 
 
@@ -72,8 +72,8 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
             try:
                 return build(entry, source or own, target, draft, watch)
             except WrongSource as problem:
-                again = "" if source else f"; without {own} the same command downloads it anew"
-                # Where it was unpacked is gone by the time a user reads this.
+                again = "" if source else f"; remove {own}, and the same command downloads it again"
+                # The draft is gone by the time a user reads this.
                 raise UserError(str(problem).replace(str(draft / UNPACKED), str(source or own)) + again) from problem
             except UserError as problem:
                 raise UserError(str(problem).replace(str(draft / "data"), str(target))) from problem
@@ -85,7 +85,7 @@ def fetch(entry: Entry, to: Path | None, source: Path | None, watch: Watch) -> F
 
 
 def check_source(source: Path) -> None:
-    """Refuse what does not exist, and what has no end: a device, a pipe."""
+    """Refuse a source that does not exist, or that has no end, such as a device or a pipe."""
     if not source.exists():
         raise UserError(f"{source}: there is no such file or folder")
     if not source.is_file() and not source.is_dir():
@@ -93,7 +93,7 @@ def check_source(source: Path) -> None:
 
 
 def recall(entry: Entry, target: Path) -> Fetched:
-    """Return what an earlier call has put there; anything else is left alone, and refused."""
+    """Return what an earlier call has put there; refuse anything else, and leave it as it is."""
     try:
         record = parse_json(read_bytes(target / RECORD, _MOST_RECORD))
         if record["name"] == entry.name:
@@ -106,7 +106,7 @@ def recall(entry: Entry, target: Path) -> Fetched:
 
 
 def get_archive(entry: Entry, archive: Path, watch: Watch) -> None:
-    """Download the archive, or say how to get it without us."""
+    """Download the archive, or say how to get it by hand."""
     try:
         download(entry.url, archive, lambda done, size: watch("downloading", done, size))
     except NoDownload as problem:

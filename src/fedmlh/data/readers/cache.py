@@ -26,9 +26,9 @@ from fedmlh.errors import UserError
 from fedmlh.lock import take_turns
 from fedmlh.untrusted import MOST_BINARY, open_regular
 
-#: Raised whenever the same files would parse to something else.
+#: To be increased whenever the same files would be parsed to something else.
 PARSER_VERSION = 3
-#: A file younger than this may be written again without its time of change showing it.
+#: A file younger than this may change again without a new time of change.
 SETTLED_NS = 2_000_000_000
 MATRICES = ("X", "Y", "excluded")
 
@@ -121,11 +121,11 @@ def store(key: Key, dataset: Dataset) -> None:
         "arrays": sorted(arrays),
     }
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    # A user without a home folder is a RuntimeError.
+    # If the user has no home folder, Python raises a RuntimeError.
     with contextlib.suppress(OSError, RuntimeError):
         target = locate(key)
         make_folder(target.parent)
-        # Features of private text lie in it: for the owner's eyes only.
+        # It holds features of private text: only the owner may read it.
         with draft_file(target, mode=0o600) as file:
             np.savez(file, allow_pickle=False, **arrays)
 

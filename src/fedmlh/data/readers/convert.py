@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 1000
 def write(dataset: Dataset, folder: Path | str, data_format: str) -> None:
     """Write features, labels and names to a new folder, all of it or nothing; sites get a folder each.
 
-    The features are written as they are: of text, what the model sees and not the text.
+    Features are written as they are: for text, the features that a model sees, not the text itself.
     """
     folder = Path(folder)
     if data_format not in WRITERS:
@@ -37,7 +37,7 @@ def check_names(dataset: Dataset) -> None:
     """Refuse names that labels.txt or a file system cannot hold."""
     for key, name in zip(dataset.labels.keys, dataset.labels.names, strict=True):
         if not key.strip() or any(mark in key for mark in "\t\n\r") or any(mark in name for mark in "\n\r"):
-            raise UserError(f"label {key!r:.60} ({name!r:.60}): a tab or line break in it has no place in labels.txt")
+            raise UserError(f"label {key!r:.60} ({name!r:.60}): labels.txt cannot hold a tab or line break in a label")
         if split_label(f"{key}\t{name}")[:2] != (key, name if name.strip() else key):
             raise UserError(
                 f"label {key!r:.60} ({name!r:.60}): a reader would take it for Annif's form; change its key"

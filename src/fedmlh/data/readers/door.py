@@ -1,4 +1,4 @@
-"""What a reader of a user gives, checked as if it stood in a file: no reader is a way around the checks of our own."""
+"""Checks of what a user's reader returns: they are as strict as those of our own readers."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedmlh.errors import UserError
 
 
 def check_folder(source: str, raw: Any) -> RawFolder:
-    """Return what was read, its matrices in canonical form, or a UserError that says what is wrong with it."""
+    """Return what was read, with matrices in canonical form; raise a UserError that says what is wrong with it."""
     if not isinstance(raw, RawFolder):
         raise UserError(f"{source}: its reader gave {type(raw).__name__}, and should give a fedmlh.RawFolder")
     labels, site_names = _check_labels(source, raw.labels), _check_texts(f"{source}: site_names", raw.site_names)
@@ -73,7 +73,7 @@ def _check_part(source: str, part: Any, num_labels: int, num_sites: int) -> tupl
 
 
 def _take_arrays(source: str, matrix: csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return the arrays of a matrix, once they are known to be one."""
+    """Return the arrays of a matrix, after checking that they are one."""
     shape = (int(matrix.shape[0]), int(matrix.shape[1]))
     check_csr(source, matrix.data, matrix.indices, matrix.indptr, shape)
     return matrix.data, matrix.indices, matrix.indptr, shape

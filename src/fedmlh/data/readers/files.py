@@ -1,7 +1,7 @@
-"""Data files are opened here: what a broken one raises becomes one sentence, and no packed bomb goes off.
+"""Opening of data files: errors of a broken file become one sentence, and packed bombs are refused.
 
-Packing hides how large a file is. The limits below are far from what data needs, and hold while a file is read: what
-they refuse has not been taken into memory.
+Packing hides how large a file is. The limits below are far above what data needs. They hold while a file is read, so
+that what they refuse never fills the memory.
 """
 
 import gzip
@@ -15,22 +15,22 @@ from typing import Any, BinaryIO
 
 from fedmlh.errors import BadLine, UserError
 
-#: How many times its size a packed file may unpack to; real data packs to a fifth or a seventh.
+#: A packed file may unpack to this many times its size; real data is packed to a fifth or a seventh.
 MAX_RATIO = 50
 #: What a small file may unpack to in any case.
 SPARE_BYTES = 32 << 20
 #: The longest line of a text file: a point with half a million features, or a text of a thousand pages.
 MAX_LINE = 8 << 20
-#: What to do with a packed text that is refused and yet honest.
+#: What to do with a packed text that is refused although it is honest.
 GUNZIP = "unpack it with gunzip and pass what comes out"
-#: Ten thousand files in a zip; the list of them is all of it that is read at once.
+#: The list of ten thousand files in a zip; only this list is read at once.
 _MAX_LIST = 1 << 20
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while `path` is read into a UserError that names it."""
+    """Turn errors while `path` is read into a UserError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int, instead: str) -> None:
-    """Refuse a file whose content, as far as it has been read, is out of proportion to its size."""
+    """Refuse a file whose content, as far as it has been read, is far too large for its size."""
     if unpacked > MAX_RATIO * packed + SPARE_BYTES:
         raise UserError(
             f"{path}: unpacks to more than {MAX_RATIO} times its size, as no data does; if you trust it, {instead}"
@@ -93,7 +93,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def check_line(path: Path, lineno: int, length: int) -> None:
-    """Refuse a line that is too long to be one."""
+    """Refuse a line that is too long to be a point."""
     if length > MAX_LINE:
         raise BadLine(path, lineno, f"is longer than {MAX_LINE:,} bytes, which no point is")
 
@@ -116,7 +116,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip file for reads of 1 MiB at most."""
     with path.open("rb", buffering=0) as raw, _ZipBytes(raw) as file, zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
-            # The other methods unpack as much as they hold, whatever was asked for.
+            # Other methods unpack all that they hold, however little was asked for.
             if info.compress_type not in _ZIP_METHODS:
                 raise zipfile.BadZipFile(f"{info.filename!r:.80} is packed by a method that is not deflate")
         yield archive

@@ -33,9 +33,9 @@ def load(
     text_dim: int = DEFAULT_DIM,
     training_only: bool = False,
 ) -> Dataset:
-    """Load the data set in a folder, recognised by its files; text becomes features the given way.
+    """Load the data set in a folder, recognised by its files; text becomes features in the given way.
 
-    With `training_only` no file of the test part is opened: the first training point stands in its place.
+    With `training_only` no file of the test part is opened: the first training point takes its place.
     """
     if text_features not in KINDS:
         raise UserError(f"text features {text_features!r} should be one of {', '.join(KINDS)}")
@@ -61,7 +61,7 @@ def _load(
             settings["text_dim"] = text_dim
     for kind in layout.kinds:
         foreign = find_foreign("reader", kind)
-        if foreign is not None:  # another one of the same name may read something else
+        if foreign is not None:  # another reader of the same name may read something else
             settings["reader"] = foreign.sha256
     began = time.time_ns()
     with readable(layout.folder):
@@ -94,7 +94,7 @@ def _leave_out_test(layout: Layout) -> Layout:
 
 
 def read_raw(layout: Layout) -> RawFolder:
-    """Read what the files of a recognised folder say."""
+    """Read the content of the files of a recognised folder."""
     if layout.sites:
         names = [site.folder.name for site in layout.sites]
         raw = merge_sites(layout.folder, dict(zip(names, _read_folders(layout.sites), strict=True)))
@@ -146,10 +146,11 @@ def read_points(
     num_features: int | None = None,
     first_feature: int | None = None,
 ) -> csr_matrix | list[str]:
-    """Read points to predict from one file: features [n, d], or texts; labels are allowed and passed over.
+    """Read points to predict from one file: features [n, d], or texts; labels are allowed and ignored.
 
-    `text` says that the model reads text, which makes a .txt file one document a line. `num_features` is the
-    model's d. `first_feature` (0 or 1) says where svmlight features start, where the file cannot.
+    text: whether the model reads text; then a .txt file holds one document per line.
+    num_features: the model's d.
+    first_feature: the number of the first svmlight feature, 0 or 1, if the file does not show it.
     """
     path = Path(path)
     if data_format not in ("auto", *OWN["reader"]):

@@ -23,7 +23,7 @@ from fedmlh.parts import register
 #: The label file of the LF data sets; it belongs to both parts.
 LF_LABELS = "lbl.json.gz"
 Record = dict[str, Any]
-#: Yields the labels of a record, by number, or as they are if the catalogue does not list them.
+#: Yields the labels of a record as numbers, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
 
 
@@ -84,7 +84,7 @@ def take_text(path: Path, lineno: int, record: Record) -> str:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read the texts of a file, whatever labels it may have."""
+    """Read the texts of a file, and ignore its labels."""
     return [take_text(path, lineno, record) for lineno, record in read_records(path)]
 
 
@@ -110,7 +110,7 @@ def read_text(layout: Layout) -> RawFolder:
 
 
 def read_jsonl(layout: Layout) -> RawFolder:
-    """Read a folder with `text` and `labels`: keys, or else names, of labels.txt; without it all labels met, sorted."""
+    """Read a folder with `text` and `labels`: keys or names of labels.txt, or, without that file, any labels."""
     if layout.labels is not None:
         labels = read_labels(layout.labels)
     else:
@@ -129,7 +129,7 @@ def read_jsonl(layout: Layout) -> RawFolder:
 
 
 def index_labels(labels: Labels) -> Callable[[str], int | str]:
-    """Return a look-up by key, then by name: it gives the label's number, or the label itself if it is not listed."""
+    """Return a look-up by key, then by name, of a label's number, or of the label itself if it is not listed."""
     by_key = {key: number for number, key in enumerate(labels.keys)}
     # Without labels.txt a label's name is its key.
     named = labels.names is not labels.keys
@@ -184,9 +184,9 @@ def read_lf(layout: Layout) -> RawFolder:
 
 
 def read_parts(layout: Layout, labels: Labels, take_labels: TakeLabels) -> RawFolder:
-    """Read both parts; a label that is not listed is a mistake in the training part, and left out of the test part.
+    """Read both parts; a label that is not listed is refused in the training part, and left out of the test part.
 
-    Catalogues are often made of the labels met in training, and no model can predict the others.
+    Catalogues are often made of the labels of the training part, and no model can predict other labels.
     """
     train, train_notes = read_part(layout.train[0], layout.train_filter, labels, take_labels, must_know=True)
     test, test_notes = read_part(layout.test[0], layout.test_filter, labels, take_labels, must_know=False)

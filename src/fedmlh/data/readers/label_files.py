@@ -15,8 +15,8 @@ from fedmlh.data.readers.layout import Layout
 from fedmlh.data.readers.lines import parse_whole
 from fedmlh.errors import BadLine, UserError
 
-#: A label takes 60 bytes even if no file names it: at most this many are believed on the word of one number, and
-#: more if the points carry enough labels.
+#: A label takes 60 bytes even if no file names it. A single number is believed up to this many labels, and beyond that
+#: if the points carry enough labels.
 _NAMELESS = 1 << 22
 _LABELS_PER_POSITIVE = 16
 
@@ -38,7 +38,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def number_labels(folder: Path, num_labels: int, positives: int) -> Labels:
-    """Number the labels of a data set that names none, whose points carry `positives` labels in all."""
+    """Return numbers as the labels of a data set that names none; its points carry `positives` labels in all."""
     if num_labels > max(_NAMELESS, _LABELS_PER_POSITIVE * positives):
         raise UserError(
             f"{folder}: {num_labels:,} labels, though its points carry only {positives:,}; if that is no mistake, name "

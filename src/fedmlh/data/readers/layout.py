@@ -16,7 +16,7 @@ LOOKED_FOR = (
     "X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz; train.txt and test.txt (or *_train.txt and *_test.txt); "
     "trn_X_Xf.txt, trn_X_Y.txt, tst_X_Xf.txt and tst_X_Y.txt; train.svm and test.svm (or .svmlight, .libsvm); "
     "trn.jsonl and tst.jsonl (or train/test); any of these but .npz with .gz; trn.json.gz, tst.json.gz and "
-    "lbl.json.gz; or folders that hold these, one a site"
+    "lbl.json.gz; or folders that hold these, one per site"
 )
 
 
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of the data sets in it."""
+        """Return the kinds of the data sets in the folder."""
         return {site.kind for site in self.sites} or {self.kind}
 
 
@@ -52,20 +52,20 @@ Parts = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Reader:
-    """A data format: which files of a folder are in it, and what they say."""
+    """A data format: which files of a folder belong to it, and how they are read."""
 
-    #: Return the files of both parts, given a folder and the names of all its files; None: they are not there.
+    #: Returns the files of both parts, given a folder and the names of all its files; None if they are not there.
     find: Callable[[Path, list[str]], Parts | None]
-    #: Return what the files that `find` named say. With the training part alone, both parts of the layout are that one.
+    #: Returns the content of the files that `find` named. To load the training part alone, the layout names it twice.
     read: Callable[[Layout], RawFolder]
-    #: The same for the folders of sites, if what a number means can only be seen over all of them.
+    #: As `read`, for the folders of all sites at once, if the meaning of a number depends on all of them.
     read_sites: Callable[[Sequence[Layout]], list[RawFolder]] | None = None
 
 
 def recognise(folder: Path, data_format: str = "auto") -> Layout:
-    """Return what the folder holds; of our own formats, prepared features go before raw text where both are there.
+    """Return the layout of a folder; if it holds both prepared features and raw text, the features are taken.
 
-    A format of a user is taken only where it is named, so that what reads the data stands in the config.
+    A user's own format must be named, so that the config says what reads the data.
     """
     if data_format != "auto":
         find("reader", data_format)
@@ -98,7 +98,7 @@ def recognise_single(folder: Path, data_format: str) -> Layout | None:
 
 
 def recognise_sites(folder: Path, data_format: str) -> Layout | None:
-    """Recognise a data set whose sites each have a folder of their own."""
+    """Recognise a data set in which each site has its own folder."""
     with readable(folder):
         below = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     found = {entry: recognise_single(entry, data_format) for entry in below}
@@ -134,7 +134,7 @@ def describe_parts(folder: Path, names: list[str], kind: str, train: tuple[str, 
 def find_pair(
     folder: Path, names: list[str], exact: list[tuple[str, str]], patterns: list[tuple[str, str]]
 ) -> Parts | None:
-    """Find the one training and the one test file that match; plain names go before patterns."""
+    """Find the one training file and the one test file that match; plain names are tried before patterns."""
     for choices in (exact, patterns):
         sides = [
             sorted({name for choice in choices for name in names if matches(name, choice[side])}) for side in (0, 1)
@@ -145,11 +145,11 @@ def find_pair(
             if not side:
                 raise UserError(f"{folder}: {(sides[0] + sides[1])[0]} is there, but no {expected} file beside it")
             if len(side) > 1:
-                raise UserError(f"{folder}: which is the {expected} file, {' or '.join(side)}? Leave one of them")
+                raise UserError(f"{folder}: which is the {expected} file, {' or '.join(side)}? Remove all but one")
         return (sides[0][0],), (sides[1][0],)
     return None
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name fits; filter files end like data files and are none."""
+    """Say whether a name fits; filter files end like data files, but are none."""
     return fnmatchcase(name, pattern) and not name.startswith("filter_labels_")

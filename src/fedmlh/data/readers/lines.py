@@ -1,7 +1,7 @@
 """Lines `l1,l2 f:v f:v`: a plain parser that names what is wrong, and a fast one with the same results.
 
-`parse_fast` takes exactly what `parse_plain` takes, with the same values; it answers None for the rest, so that
-only a block of lines with a mistake in it is read the slow way, to name the line.
+`parse_fast` accepts exactly what `parse_plain` accepts, with the same values, and returns None otherwise. So only a
+block of lines with a mistake in it is read in the slow way, to name the line.
 """
 
 import re
@@ -25,7 +25,7 @@ COMMENT = re.compile(rb"#[^\n]*")
 
 @dataclass(frozen=True)
 class Grammar:
-    """What sets the two line formats apart, and the numbers that ids stay below."""
+    """The difference between the two line formats, and the limits of ids."""
 
     num_features: int = MAX_FEATURES
     num_labels: int = MAX_LABELS
@@ -48,7 +48,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the arrays take."""
+        """Return the memory that the arrays take."""
         return sum(array.nbytes for array in vars(self).values())
 
     @classmethod
@@ -68,12 +68,12 @@ class Rows:
 
     @property
     def label_indptr(self) -> np.ndarray:
-        """Where each point's labels start."""
+        """Return where each point's labels start."""
         return build_indptr(self.label_counts)
 
     @property
     def feature_indptr(self) -> np.ndarray:
-        """Where each point's features start."""
+        """Return where each point's features start."""
         return build_indptr(self.feature_counts)
 
 

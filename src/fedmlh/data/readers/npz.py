@@ -1,7 +1,7 @@
 """Features and labels as scipy's .npz files, checked before anything indexes with them.
 
-What an archive and the heads of its arrays claim is checked first: an array is unpacked once it is known to fit the
-others, and to be no larger than its file can mean.
+The claims of an archive and of the heads of its arrays are checked first: an array is unpacked only once it is known
+to fit the others, and to be no larger than its file allows.
 """
 
 import math
@@ -34,7 +34,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-#: Of the arrays that say what the others mean.
+#: Most bytes of the arrays that describe the others.
 _MAX_SMALL = 1 << 10
 
 
@@ -72,7 +72,7 @@ def read_arrays(path: Path, archive: zipfile.ZipFile) -> Arrays:
 
 
 def read_head(archive: zipfile.ZipFile, name: str) -> Head:
-    """Read shape and type of one array before it is unpacked, and check that its bytes are as many as they need."""
+    """Read shape and type of one array before it is unpacked, and check that its number of bytes fits them."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
         # Later versions are for heads that no array of numbers needs.
@@ -119,7 +119,7 @@ def read_part(files: tuple[Path, ...], filter_path: Path | None) -> tuple[RawPar
 
 
 def find_npz(folder: Path, names: list[str]) -> Parts | None:
-    """X and Y of both parts."""
+    """Find X and Y of both parts."""
     wanted = ("X.trn.npz", "Y.trn.npz", "X.tst.npz", "Y.tst.npz")
     missing = [name for name in wanted if name not in names]
     if len(missing) == len(wanted):

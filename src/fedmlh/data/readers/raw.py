@@ -1,4 +1,4 @@
-"""A data set between its files and `Dataset`: its points may still be texts, its sites may still be apart."""
+"""A data set between its files and `Dataset`: points may still be texts, and sites may still be separate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,18 +25,18 @@ class RawPart:
 
 @dataclass(frozen=True)
 class RawFolder:
-    """All that the files of one folder say, not yet a `Dataset`."""
+    """The content of the files of one folder, not yet a `Dataset`."""
 
     train: RawPart
     test: RawPart
     labels: Labels
     notes: tuple[str, ...] = ()
     site_names: tuple[str, ...] = ()
-    first_feature: int | None = None  # svmlight: where the files' features count from
+    first_feature: int | None = None  # svmlight: number of the first feature in the files
 
     @property
     def is_text(self) -> bool:
-        """Whether the points are texts that have yet to become features."""
+        """Say whether the points are texts that have yet to become features."""
         return isinstance(self.train.points, list)
 
 
@@ -60,7 +60,7 @@ def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
                     f"{path}: site {names[0]} has {mine:,} {what}, site {name} has {others:,}; they should agree"
                 )
         if raw.labels.keys != first.labels.keys:
-            raise UserError(f"{path}: sites {names[0]} and {name} should list the same labels in one order")
+            raise UserError(f"{path}: sites {names[0]} and {name} should list the same labels in the same order")
     labels = unite_labels([raw.labels for raw in raws])
     raws = [renumber(raw, labels) for raw in raws]
     return RawFolder(
@@ -74,7 +74,7 @@ def merge_sites(path: Path, folders: dict[str, RawFolder]) -> RawFolder:
 
 
 def unite_labels(catalogues: Sequence[Labels]) -> Labels:
-    """Unite catalogues, sorted by key unless all agree already; the first name that is not just the key stays."""
+    """Unite catalogues, sorted by key unless all agree; a label keeps its first name that is not just its key."""
     names: dict[str, str] = {}
     for catalogue in catalogues:
         for key, name in zip(catalogue.keys, catalogue.names, strict=True):

@@ -1,4 +1,4 @@
-"""A tar file as the tape that it is: read block by block, in fixed memory, and every block counts.
+"""A tar file, read as a tape: block by block, in fixed memory, and every block counts.
 
 Python's own reader takes an extended header into memory whole, however long it says it is, and keeps every member.
 """
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class Tape:
-    """The unpacked bytes of a tar file, one after another; those that there is no room for are refused unread."""
+    """The unpacked bytes of a tar file, one after another; bytes without room are refused before they are read."""
 
     def __init__(self, source: Source, room: int) -> None:
         self._source = source

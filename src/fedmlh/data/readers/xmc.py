@@ -23,7 +23,7 @@ LIMITS = {"points": 2**62, "features": MAX_FEATURES + 1, "labels": MAX_LABELS + 
 
 
 def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
-    """Parse the repository's first line: how many there are of each of `heads`."""
+    """Parse the first line of a repository's file: a number for each of `heads`."""
     fields = line.split()
     if len(fields) != len(heads) or not all(field.isdigit() for field in fields):
         hint = "; a file that has no such header is svmlight" if len(heads) == 3 else ""
@@ -41,7 +41,7 @@ def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
 
 
 def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[str, ...]]:
-    """Read the points of a file whose header says how many there are of each of `heads`; a size bounds its ids."""
+    """Read the points of a file whose header has a number for each of `heads`; these numbers bound the ids."""
     with readable(path), open_bytes(path) as file:
         first = file.readline(200)
         header = parse_header(path, first, *heads)
@@ -76,7 +76,7 @@ def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, 
 
 
 def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
-    """Note a last line without its end: it is allowed, but a file that was cut short looks like that too."""
+    """Note a last line without a line end: it is allowed, but a file that was cut short looks the same."""
     return () if last.endswith(b"\n") else (f"{path.name}: the last line does not end; was the file cut short?",)
 
 
@@ -106,7 +106,7 @@ def build_folder(
 
 
 def find_xmc(folder: Path, names: list[str]) -> Parts | None:
-    """Two text files with a header each; or features and labels in files of their own, which also stand beside text."""
+    """Find two text files with a header each, or four with features and labels apart, as they also come beside text."""
     exact = [(f"train.txt{end}", f"test.txt{end}") for end in PACKED]
     pair = find_pair(folder, names, exact, [(f"*_train.txt{end}", f"*_test.txt{end}") for end in PACKED])
     if pair is not None:
@@ -176,13 +176,13 @@ class Bounds:
 
     @classmethod
     def over(cls, parts: Sequence[Rows]) -> "Bounds":
-        """Return the bounds of all parts together, so that they are read alike."""
+        """Return the bounds of all parts together, so that all are read in the same way."""
         features, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "labels"))
         return cls(int(features.min(initial=1)), int(features.max(initial=-1)), int(labels.max(initial=-1)))
 
     @property
     def first_feature(self) -> int:
-        """0 or 1: features count from 1 unless a feature 0 occurs."""
+        """Return 0 or 1: features are counted from 1 unless a feature 0 occurs."""
         return int(self.lowest_feature > 0)
 
 
@@ -193,20 +193,20 @@ def find_bounds(layouts: Sequence[Layout]) -> Bounds:
 
 
 def find_svmlight(folder: Path, names: list[str]) -> Parts | None:
-    """Two text files with no header; .txt ones only where svmlight was asked for, since xmc is looked for first."""
+    """Find two text files without a header; .txt files only if svmlight is named, since xmc is looked for first."""
     endings = [end + packed for end in (".svm", ".svmlight", ".libsvm", ".txt") for packed in PACKED]
     exact = [("train" + end, "test" + end) for end in endings]
     return find_pair(folder, names, exact, [(f"*_train{end}", f"*_test{end}") for end in endings])
 
 
 def read_svmlight_sites(layouts: Sequence[Layout]) -> list[RawFolder]:
-    """The folders of sites, their features counted from where those of all sites are."""
+    """Read the folders of sites; in all of them, features are counted from the same number."""
     bounds = find_bounds(layouts)
     return [read_svmlight(layout, bounds) for layout in layouts]
 
 
 def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
-    """Read a folder with two svmlight files; labels.txt, if there, says how many labels there are."""
+    """Read a folder with two svmlight files; labels.txt, if it is there, sets the number of labels."""
     labels = None if layout.labels is None else read_labels(layout.labels)
     limit = MAX_LABELS if labels is None else len(labels)
     train, train_notes = read_svmlight_file(layout.train[0], limit)

@@ -1,1 +1,1 @@
-"""Compiled twins of plain code elsewhere in the package, with its results. They need the extra `fast`."""
+"""Compiled twins of plain code elsewhere in the package, with the same results. They need the extra `fast`."""

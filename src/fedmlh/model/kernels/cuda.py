@@ -23,7 +23,7 @@ _SHARE = 0.8
 
 
 class CudaTrainer:
-    """Trains a run's clients together; their data and the working memory stay on the device between rounds."""
+    """A trainer of all clients of a run; their data and the working memory stay on the device between rounds."""
 
     def __init__(
         self, stack: Stack, recipe: Recipe, shards: Mapping[int, HashedShard], device: torch.device, *, tf32: bool
@@ -62,7 +62,7 @@ class CudaTrainer:
         if self._workspace is None:
             tied = self._setup.recipe.prox_mu > 0 or len(corrections) > 0
             self._workspace = Workspace(self._setup, min(len(clients), self._count_fitting(tied)), tied)
-        # Longest first: those that still have steps to take are then always the first few.
+        # Longest first: the clients that still have steps to take are then always the first ones.
         line = sorted(range(len(clients)), key=lambda i: -self._lengths[clients[i]])
         done: dict[int, tuple[Tensor, float]] = {}
         for begin in range(0, len(line), self._workspace.most):

@@ -132,7 +132,7 @@ def _softmax_gradient(  # type: ignore[no-untyped-def]
         tl.store(kept, tl.load(kept) + tl.load(shares + cell) * (tl.log(total) + top - tl.sum(hit) / count))
 
 
-#: Per loss that has a kernel.
+#: Kernels of the losses that have one.
 GRADIENTS = {"bce": _bce_gradient, "softmax": _softmax_gradient}
 
 

@@ -62,7 +62,7 @@ class Setup:
 
     @property
     def batch_size(self) -> int:
-        """Points per step, at most."""
+        """Return the most points per step."""
         return min(self.recipe.batch_size, self.longest)
 
 

@@ -121,7 +121,7 @@ def _lowest_bit(typing_context: Any, bits: Any) -> Any:
 
 @_compiled
 def _group(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices in the order of their keys, equal keys in the order they stand in, and where each key begins."""
+    """Return indices ordered by their keys, equal keys in their own order, and where each key begins."""
     begins = np.zeros(num_keys + 1, np.int64)
     for key in keys:
         begins[key + 1] += 1
@@ -146,7 +146,7 @@ def arrange(buckets: np.ndarray, num_buckets: int) -> Labels:
 
 @_compiled
 def _insert(labels: np.ndarray, values: np.ndarray, label: int, value: float) -> None:
-    """Put a label in its place among the k best, if it has one: by falling score, then by id."""
+    """Put a label in its place among the k best, if it is one of them: by falling score, then by id."""
     at = len(values) - 1
     if value < values[at] or (value == values[at] and label > labels[at]):
         return
@@ -161,7 +161,7 @@ def _survey(scores: np.ndarray, point: int, best: np.ndarray) -> bool:
     """Find the best score of each table, and return whether the point is fit: no sum may overflow or be NaN.
 
     -inf is fit, and so are numbers so small that neither R of them nor the difference of two overflow. Scores are read
-    as integers, whose maxima LLVM finds by vectors; the order of negative floats is turned round.  # [R, n, B] -> [R]
+    as integers, whose maxima LLVM finds by vectors; the order of negative floats is reversed.  # [R, n, B] -> [R]
     """
     minus_infinity, magnitude = np.int32(-0x800000), np.int32(0x7FFFFFFF)
     bound = np.float32(2.0**126 / len(scores)).view(np.int32)

@@ -2,7 +2,7 @@
 
 The reference is `train_plain` in fedmlh.model.local_training; tests/test_kernels.py compares the two. What differs is
 only the order of floating-point sums and, for Adam, the first layer: rows whose features a batch does not carry are
-not streamed through memory but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
+not streamed through memory, but brought up to date when they are next needed (see fedmlh.model.kernels.schedule). With
 FedProx or a correction of the gradient no row is ever without a gradient, so that each is updated at every step.
 
 Here a naive loop spends its time on memory traffic, not on arithmetic. So a row of the first layer is read twice per
@@ -82,9 +82,9 @@ def train_compiled(
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array in memory of our own; copy it if it lies elsewhere.
+    """Return the array in our own memory; copy it if it lies elsewhere.
 
-    To numba a read-only or unaligned array is of another type: the loops would be compiled for it once more, sum in
+    For numba, a read-only or unaligned array has another type: the loops would be compiled for it once more, sum in
     another order, and might then serve all other arrays of the process as well.
     """
     return np.require(array, requirements=("C", "A", "W"))

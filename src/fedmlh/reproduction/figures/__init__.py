@@ -1,4 +1,4 @@
-"""The paper's figures from our measurements, and those of theory; drawn by matplotlib (extra `plot`)."""
+"""The paper's figures from our measurements, and figures of theory; matplotlib draws them (extra `plot`)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What every figure shares: colours, a grid of panels, and one drawing as SVG and PNG."""
+"""What all figures share: colours, a grid of panels, and one drawing as SVG and PNG."""
 
 import importlib.util
 import io
@@ -29,7 +29,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its words."""
+    """A drawing with its title and caption."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class Drawing:
             self.panels: Any = self.sheet.subplots(max(1, rows), max(1, columns), squeeze=False)
 
     def legend(self, *panels: Any, columns: int) -> None:
-        """One legend for all panels, below them, where it hides nothing."""
+        """Draw one legend for all panels, below them, where it hides nothing."""
         named = {
             name: handle for panel in panels for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
         }
@@ -61,7 +61,7 @@ class Drawing:
         )
 
     def finish(self, name: str, title: str, caption: str) -> Figure:
-        """The figure in both formats."""
+        """Return the figure in both formats."""
         from matplotlib import rc_context
 
         draw_literally(self.sheet)
@@ -73,15 +73,15 @@ class Drawing:
 
 
 def check_matplotlib() -> None:
-    """Before hours are spent on figures that cannot be drawn."""
+    """Refuse to begin without matplotlib, before hours are spent on figures that cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
-            f"figures need matplotlib: {how_to_install('plot')}, or ask for tables alone, e.g. --only table3"
+            f"figures need matplotlib: {how_to_install('plot')}, or ask for tables only, e.g. --only table3"
         )
 
 
 def band(panel: Any, x: Any, series: list[list[float]], **style: Any) -> None:
-    """The mean of several seeds' curves as a line, from the least to the largest as a shade."""
+    """Draw the mean of several seeds' curves as a line, and their range as a shade."""
     shortest = min(len(values) for values in series)
     values = np.array([values[:shortest] for values in series])
     panel.plot(x[:shortest], values.mean(axis=0), **style)
@@ -90,7 +90,7 @@ def band(panel: Any, x: Any, series: list[list[float]], **style: Any) -> None:
 
 
 def label_sizes(axis: Any, sizes: Sequence[int]) -> None:
-    """Name just these sizes on a logarithmic axis; fewer than two span none."""
+    """Label only these sizes on a logarithmic axis; fewer than two span no axis."""
     if len(sizes) < 2:
         return
     axis.set_ticks(sizes, [f"{size:,}" for size in sizes], rotation=30 if len(sizes) > 3 else 0)
@@ -98,7 +98,7 @@ def label_sizes(axis: Any, sizes: Sequence[int]) -> None:
 
 
 def say_empty(*panels: Any) -> None:
-    """Panels without data say so instead of looking broken."""
+    """Write into panels without data that nothing was measured; else they would look broken."""
     for panel in panels:
         panel.text(0.5, 0.5, "not measured", ha="center", va="center", transform=panel.transAxes, color="#666666")
         panel.set_axis_off()

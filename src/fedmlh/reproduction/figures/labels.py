@@ -1,11 +1,11 @@
-"""Figures of the data: how label frequencies are spread (1), and what clients get (2)."""
+"""Figures of the data: the frequencies of labels (1), and the labels of clients (2)."""
 
 from fedmlh.reproduction.evidence import Evidence
 from fedmlh.reproduction.figures.drawing import SERIES, Drawing, Figure, say_empty
 
 
 def draw_frequencies(evidence: Evidence) -> Figure:
-    """The paper's Figure 2 (a) and (b)."""
+    """Draw the paper's Figure 2 (a) and (b)."""
     drawing = Drawing(1, 2, 4.2, 3.2)
     left, right = drawing.panels[0]
     described = {source.name: found for source in evidence.sources if (found := evidence.one("describe", source))}
@@ -23,15 +23,15 @@ def draw_frequencies(evidence: Evidence) -> Figure:
         say_empty(left, right)
     return drawing.finish(
         "figure1",
-        "Figure 1. Most labels are rare, and rare labels carry much of what is positive",
+        "Figure 1. Most labels are rare, and rare labels carry many of the positives",
         "As the paper's Figure 2 (a, b): for each frequency the share of labels that have at most this frequency, and "
-        "the share of all positives that those labels carry. The dashed line is 1 %, from where on a label is "
-        "frequent.",
+        "the share of all positives that those labels carry. The dashed line is 1 %: labels to the right of it "
+        "are frequent.",
     )
 
 
 def draw_partition(evidence: Evidence) -> Figure:
-    """The paper's Figure 2 (c)."""
+    """Draw the paper's Figure 2 (c)."""
     described = {source.name: found for source in evidence.sources if (found := evidence.one("describe", source))}
     drawing = Drawing(len(described), 2, 4.2, 2.9)
     if not described:
@@ -53,8 +53,8 @@ def draw_partition(evidence: Evidence) -> Figure:
     return drawing.finish(
         "figure2",
         "Figure 2. What the non-iid partition gives each client",
-        "As the paper's Figure 2 (c): a colour is one of the ten most frequent labels, a bar how many of a client's "
-        "points carry it (a point with several of them counts in each); the black tick is the client's number of "
-        "points. Left the research code's rule, with which everything here was trained, right the rule of the paper's "
-        "text.",
+        "As the paper's Figure 2 (c): a colour is one of the ten most frequent labels, and a bar shows how many of a "
+        "client's points carry it (a point with several of them counts in each); the black tick is the client's number "
+        "of points. Left: the rule of the research code, with which everything here was trained; right: the rule of "
+        "the paper's text.",
     )

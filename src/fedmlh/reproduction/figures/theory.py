@@ -1,4 +1,4 @@
-"""Figures of theory: what was observed as dots, what was predicted as lines."""
+"""Figures of theory: observations as dots, predictions as lines."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from fedmlh.reproduction.sources import Source
 
 
 def draw_lemma1(evidence: Evidence) -> Figure:
-    """Positives of a label's bucket over B."""
+    """Draw the positives of a label's bucket over B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source, rows in _fill_panels(drawing, evidence, "lemma1"):
         sizes = [row["B"] for row in rows]
@@ -33,7 +33,7 @@ def draw_lemma1(evidence: Evidence) -> Figure:
 
 
 def draw_lemma2(evidence: Evidence) -> Figure:
-    """Pairs that collide everywhere over R and B."""
+    """Draw the pairs of labels that collide in all tables, over R and B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source, rows in _fill_panels(drawing, evidence, "lemma2"):
         for tables, colour in zip(sorted({row["R"] for row in rows}), SERIES, strict=False):
@@ -57,7 +57,7 @@ def draw_lemma2(evidence: Evidence) -> Figure:
 
 
 def draw_theorem1(evidence: Evidence) -> Figure:
-    """Errors over positives, both axes logarithmic."""
+    """Draw errors over positives, with both axes logarithmic."""
     drawing = Drawing(1, 2, 3.8, 3.0)
     found = evidence.one("embed", evidence.sources[0])
     for panel, (name, title) in zip(drawing.panels[0], (("mean", "centre"), ("covariance", "spread")), strict=True):
@@ -72,14 +72,14 @@ def draw_theorem1(evidence: Evidence) -> Figure:
     drawing.legend(drawing.panels[0][0], columns=4)
     return drawing.finish(
         "figure-theorem1",
-        "Theorem 1. What is learned of a class is as uncertain as 1/n₁",
+        "Theorem 1. What is learned about a class is as uncertain as 1/n₁",
         "Simulated normal embeddings: errors of the sample mean and covariance, and the least that an unbiased "
         "estimate can have.",
     )
 
 
 def draw_theorem2(evidence: Evidence) -> Figure:
-    """Divergence between clients over B."""
+    """Draw the divergence between clients over B."""
     drawing = Drawing(1, len(evidence.sources), 3.6, 3.0)
     for panel, source, rows in _fill_panels(drawing, evidence, "theorem2"):
         sizes = [row["B"] for row in rows]
@@ -101,7 +101,7 @@ def draw_theorem2(evidence: Evidence) -> Figure:
 def _fill_panels(
     drawing: Drawing, evidence: Evidence, about: str
 ) -> Iterator[tuple[Any, Source, list[dict[str, Any]]]]:
-    """Yield panel, set and rows for each set that was measured; say of the other panels that they are empty."""
+    """Yield panel, set and rows for each set that was measured; mark the other panels as empty."""
     for panel, source in zip(drawing.panels[0], evidence.sources, strict=True):
         rows = evidence.hashed(source, about)
         if rows:

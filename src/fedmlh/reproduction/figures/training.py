@@ -19,7 +19,7 @@ _GROUPS = {
 
 
 def draw_rounds(evidence: Evidence) -> Figure:
-    """The paper's Figure 3."""
+    """Draw the paper's Figure 3."""
     drawing = Drawing(len(evidence.trained), 3)
     for panels, source in zip(drawing.panels, evidence.trained, strict=False):
         for panel, (metric, group) in zip(panels, _GROUPS.items(), strict=True):
@@ -45,7 +45,7 @@ def draw_rounds(evidence: Evidence) -> Figure:
 
 
 def draw_bytes(evidence: Evidence) -> Figure:
-    """The paper's Figure 4, and all contestants by what they send both ways."""
+    """Draw the paper's Figure 4, and all contestants by what they send both ways."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     drawing = Drawing(len(evidence.trained), 2, 4.4, 3.0)
@@ -101,7 +101,7 @@ def draw_bytes(evidence: Evidence) -> Figure:
 
 
 def draw_sensitivity(evidence: Evidence) -> Figure:
-    """The paper's Figure 5."""
+    """Draw the paper's Figure 5."""
     swept = [source for source in evidence.trained if sweep_points(evidence, source, "R")]
     drawing = Drawing(len(swept), 2, 4.2, 3.0)
     for panels, source in zip(drawing.panels, swept, strict=False):
@@ -128,13 +128,13 @@ def draw_sensitivity(evidence: Evidence) -> Figure:
         "figure5",
         "Figure 5. Sensitivity to the buckets B and the tables R",
         "As the paper's Figure 5 (whose text swaps the two panels). Test part at the round chosen on validation; one "
-        "seed, but for the paper's own size (grey line), which is the mean over all seeds; FedAvg, which has neither, "
-        "as level lines.",
+        "seed, except for the paper's own size (grey line), which is the mean over all seeds; FedAvg, which has "
+        "neither, as level lines.",
     )
 
 
 def sweep_points(evidence: Evidence, source: Source, name: str) -> dict[int, list[dict[str, Any]]]:
-    """The runs of a sweep by size; the paper's own size is not among them."""
+    """Return the runs of a sweep by size; the paper's own size is not among them."""
     methods = [job.method for job in evidence.jobs if job.kind == "sweep" and job.source.name == source.name]
     found = {
         int(method.rpartition("=")[2]): evidence.runs(source, method, "validation", "sweep")

@@ -1,4 +1,4 @@
-"""The paper's tables, ours beside what it printed, and those of theory."""
+"""The paper's tables, with our values beside the printed ones, and tables of theory."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tables of what rounds cost at the paper's full sizes: 7 (seconds of a local round) and 8 (all the rest)."""
+"""Tables of the costs of rounds at the paper's full sizes: 7 (seconds of a local round) and 8 (all others)."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from fedmlh.reproduction.tables.table import MIB, NONE, SIDES, Table, ratio, sid
 
 
 def make_seconds(evidence: Evidence) -> Table:
-    """Table 7."""
+    """Return Table 7: the seconds of a local round."""
     rows = []
     for source in evidence.timed:
         ours, printed = {}, {}
@@ -30,9 +30,9 @@ def make_seconds(evidence: Evidence) -> Table:
         ("set", *SIDES, "FedAvg ÷ FedMLH · ours", "FedAvg ÷ FedMLH · paper"),
         tuple(rows),
         (
-            "Five epochs at batch 100 over a tenth of the training points, decoding the broadcast and encoding the "
-            "update included; synthetic data of exactly the paper's N, d and p. On a CPU a client trains with one "
-            "thread. The paper's are of a P100, on other hardware than ours: compare the ratios.",
+            "Five epochs at batch 100 over a tenth of the training points, including decoding the broadcast and "
+            "encoding the update; synthetic data of exactly the paper's N, d and p. On a CPU a client trains with one "
+            "thread. The paper measured on a P100, other hardware than ours: compare the ratios.",
             *_left_out(evidence),
         ),
         groups=0,
@@ -40,7 +40,7 @@ def make_seconds(evidence: Evidence) -> Table:
 
 
 def make_costs(evidence: Evidence) -> Table:
-    """Table 8, ours alone: what a round of the four shapes costs at full size."""
+    """Return Table 8, which the paper does not have: what a round of its four shapes costs at full size."""
     rows = []
     for source in evidence.timed:
         for method in PAPER:
@@ -67,12 +67,12 @@ def make_costs(evidence: Evidence) -> Table:
         "Table 8. What a round costs at the paper's full sizes",
         (
             *("set", "", "parameters", "model, MiB", "formula: S × model, MiB", "sent by clients, MiB"),
-            *("sent by the server, MiB", "seconds a round", "peak memory, MiB", "GPU memory, MiB"),
+            *("sent by the server, MiB", "seconds per round", "peak memory, MiB", "GPU memory, MiB"),
         ),
         tuple(rows),
         (
             "Not in the paper. A round of 4 clients on synthetic data of exactly the paper's N, d and p: its bytes, "
-            "memory and time. Nothing is said about accuracy there. Peak memory holds the server and all ten clients.",
+            "memory and time; accuracy is not measured. Peak memory holds the server and all ten clients.",
             *_left_out(evidence),
         ),
     )

@@ -1,4 +1,4 @@
-"""Tables that training decides: 3 (accuracy), 4 (communication volume) and 6 (rounds to the best one)."""
+"""Tables that depend on training: 3 (accuracy), 4 (communication volume) and 6 (rounds to the best one)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,17 +19,17 @@ from fedmlh.reproduction.tables.table import (
     signed,
 )
 
-#: A figure out of a run's summary.
+#: Picks a figure from the summary of a run.
 Pick = Callable[[Mapping[str, Any]], float]
 SELECTION_NAMES = {"validation": "round chosen on validation", "paper": "best round on TEST, the paper's way"}
 _STAND_IN = (
-    "Stand-ins are other data than the paper's: differences in accuracy, rounds and volume say how alike the outcome "
-    "is, not who is right."
+    "Stand-ins are other data than the paper's: differences in accuracy, rounds and volume show how similar the "
+    "outcome is, not who is right."
 )
 
 
 def make_accuracy(evidence: Evidence) -> Table:
-    """Table 3."""
+    """Return Table 3: accuracy."""
     rows = []
     measures = [("precision_paper", "1", "@1")]
     for k in ("3", "5"):
@@ -59,10 +59,10 @@ def make_accuracy(evidence: Evidence) -> Table:
         ("set", "selection", "", *SIDES, "FedMLH ahead by · ours", "FedMLH ahead by · paper", *OTHERS),
         tuple(rows),
         (
-            "The two selections are runs of their own: for the first 10 % of the training points are held out to "
-            "choose the round, and the test part is measured once; for the second nothing is held out and the test "
-            "part itself chooses, which is optimistic: so are the paper's cells, which stand beside both, and none of "
-            "the last two columns.",
+            "The two selections are different runs. For the first, 10 % of the training points are held out to choose "
+            "the round, and the test part is measured once. For the second, nothing is held out and the round is "
+            "chosen on the test part itself, so its figures are too good. So are the paper's, which stand beside both; "
+            "the last two columns are not.",
             "± is the standard deviation over seeds; “ahead by” is paired by seed.",
             _STAND_IN,
         ),
@@ -71,7 +71,7 @@ def make_accuracy(evidence: Evidence) -> Table:
 
 
 def make_volume(evidence: Evidence) -> Table:
-    """Table 4."""
+    """Return Table 4: communication volume."""
     head = ("set", "selection", "", *SIDES, "FedAvg ÷ FedMLH · ours", "FedAvg ÷ FedMLH · paper", *OTHERS)
     rows = []
     ways: tuple[tuple[str, Pick], ...] = (
@@ -124,7 +124,7 @@ def make_volume(evidence: Evidence) -> Table:
 
 
 def make_rounds(evidence: Evidence) -> Table:
-    """Table 6."""
+    """Return Table 6: rounds to the best one."""
     rows = []
     for source in evidence.trained:
         for selection in SELECTIONS:

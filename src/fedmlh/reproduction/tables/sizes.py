@@ -1,4 +1,4 @@
-"""Tables that follow from the data and the sizes alone: 1 (statistics), 2 (R and B) and 5 (model memory)."""
+"""Tables that need only the data and the sizes: 1 (statistics), 2 (R and B) and 5 (model memory)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +21,7 @@ from fedmlh.reproduction.tables.table import (
 
 
 def make_statistics(evidence: Evidence) -> Table:
-    """Table 1."""
+    """Return Table 1: statistics of the data."""
     rows = []
     for source, dataset in evidence.sized:
         shape = source.shape
@@ -38,7 +38,7 @@ def make_statistics(evidence: Evidence) -> Table:
         if found:
             statistics = found["statistics"]
             rows.append(
-                (name_of(source), "labels a point", f"{statistics['train']['labels_per_point']:.2f}", NONE, NONE)
+                (name_of(source), "labels per point", f"{statistics['train']['labels_per_point']:.2f}", NONE, NONE)
             )
             rare = statistics["share_of_positives_of_labels_under"]
             for under in ("1.00%", "0.01%"):
@@ -57,7 +57,7 @@ def make_statistics(evidence: Evidence) -> Table:
 
 
 def make_sizes(evidence: Evidence) -> Table:
-    """Table 2."""
+    """Return Table 2: hash tables and buckets."""
     rows = []
     for source, dataset in evidence.sized:
         own = source.config
@@ -105,7 +105,7 @@ def _describe_searches(sources: Sequence[Source]) -> Iterator[str]:
 
 
 def make_memory(evidence: Evidence) -> Table:
-    """Table 5."""
+    """Return Table 5: the memory of a model."""
     rows = []
     group = "The paper's four shapes"
     for shape in SHAPES.values():

@@ -1,4 +1,4 @@
-"""What every table is made of: a title, rows of text, and cells that set ours beside the paper's."""
+"""Parts of a table: a title, rows of text, and cells with our values beside the paper's."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; columns that belong together share what stands before ' · ' in their heads."""
+    """A table with a title; columns that belong together share the part of their heads before ' · '."""
 
     id: str
     title: str
@@ -25,14 +25,14 @@ class Table:
     groups: int = 1  # leading columns that name a group of rows
 
     def to_csv(self) -> str:
-        """For spreadsheets and scripts."""
+        """Return the table as CSV, for spreadsheets and scripts."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerows([self.head, *self.rows])
         return buffer.getvalue()
 
     def to_markdown(self) -> str:
-        """For reading as text."""
+        """Return the table as Markdown, to be read as text."""
         lines = [f"# {self.title}", "", _line(self.head), _line(["---"] * len(self.head)), *map(_line, self.rows)]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]) + "\n"
 
@@ -42,7 +42,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def show(values: Sequence[float], digits: int) -> str:
-    """Mean, and the standard deviation over seeds where there are several."""
+    """Return the mean, with the standard deviation over seeds if there are several."""
     if not values:
         return NONE
     spread = f" ± {stdev(values):,.{digits}f}" if len(values) > 1 else ""
@@ -50,7 +50,7 @@ def show(values: Sequence[float], digits: int) -> str:
 
 
 def difference(ours: Sequence[float], printed: float | None, digits: int) -> str:
-    """Ours less the paper's, as far as its digits go."""
+    """Return our value minus the paper's, to the digits that it printed."""
     if not ours or printed is None:
         return NONE
     gap = round(round(fmean(ours), digits) - printed, digits)
@@ -61,13 +61,13 @@ def _printed(value: float | None, digits: int) -> str:
     return NONE if value is None else f"{value:,.{digits}f}"
 
 
-#: Columns of every table that sets ours beside the paper's; the last two contestants have no cell in the paper.
+#: Columns of tables with our values beside the paper's; the paper has no values of the last two contestants.
 SIDES = tuple(f"{METHODS[method]} · {part}" for method in PAPER for part in ("ours", "paper", "difference"))
 OTHERS = ("recommended · ours", "tuned FedAvg · ours")
 
 
 def side_by_side(ours: Mapping[str, Sequence[float]], printed: Mapping[str, float | None], digits: int) -> Row:
-    """The cells of both algorithms: ours, the paper's, the difference."""
+    """Return the cells of both algorithms: our value, the paper's, and the difference."""
     cells: list[str] = []
     for method in PAPER:
         values, known = ours.get(method, ()), printed.get(method)
@@ -76,17 +76,17 @@ def side_by_side(ours: Mapping[str, Sequence[float]], printed: Mapping[str, floa
 
 
 def other_methods(ours: Mapping[str, Sequence[float]], digits: int) -> Row:
-    """The cells of the two that the paper does not have."""
+    """Return the cells of the two contestants that the paper does not have."""
     return tuple(show(ours.get(method, ()), digits) for method in ("recommended", "tuned"))
 
 
 def ratio(top: Sequence[float], bottom: Sequence[float], digits: int = 2) -> str:
-    """How many times one mean is the other."""
+    """Return one mean divided by the other."""
     return f"{fmean(top) / fmean(bottom):.{digits}f}×" if top and bottom else NONE
 
 
 def signed(values: Sequence[float], digits: int) -> str:
-    """A mean that is a difference."""
+    """Return a mean that is a difference, with its sign."""
     shown = show(values, digits)
     mean = round(fmean(values), digits) if values else 0.0
     return f"+{shown}" if mean > 0 else shown if mean else shown.removeprefix("-")

@@ -1,11 +1,11 @@
-"""What the lemmas and theorems predict, beside what was observed on the sets' own labels."""
+"""Tables of theory: predictions of the lemmas and theorems beside observations on the sets' own labels."""
 
 from fedmlh.reproduction.evidence import Evidence, name_of
 from fedmlh.reproduction.tables.table import NONE, Table
 
 
 def make_lemma1(evidence: Evidence) -> Table:
-    """Positives of a label's bucket, over B."""
+    """Return the table of Lemma 1: positives of a label's bucket, over B."""
     rows = []
     for source in evidence.sources:
         for row in evidence.hashed(source, "lemma1"):
@@ -31,14 +31,15 @@ def make_lemma1(evidence: Evidence) -> Table:
         ),
         tuple(rows),
         (
-            "Observed: mean and spread over hash functions. Where points carry several labels the printed lower bound "
-            "lies above the exact expectation, for the share of labels and by at most what the last columns say.",
+            "Observed: mean and spread over hash functions. If points carry several labels, the printed lower bound "
+            "may lie above the exact expectation: the last columns show for which share of labels, and by how much at "
+            "most.",
         ),
     )
 
 
 def make_lemma2(evidence: Evidence) -> Table:
-    """Pairs of labels that collide in all tables, over R and B."""
+    """Return the table of Lemma 2: pairs of labels that collide in all tables, over R and B."""
     rows, notes = [], []
     for source in evidence.sources:
         found = evidence.one("hash", source)
@@ -75,7 +76,7 @@ def make_lemma2(evidence: Evidence) -> Table:
 
 
 def make_theorem1(evidence: Evidence) -> Table:
-    """Errors of a class's estimated centre and spread, over its positives."""
+    """Return the table of Theorem 1: errors of a class's estimated centre and spread, over its positives."""
     found = evidence.one("embed", evidence.sources[0])
     rows = []
     for name, title in (("mean", "centre of the class"), ("covariance", "spread of the class")):
@@ -88,7 +89,7 @@ def make_theorem1(evidence: Evidence) -> Table:
         rows.append((title, "fitted over all n₁", NONE, NONE, NONE, f"n₁^{found[name]['rate']:.3f}"))
     return Table(
         "theorem1",
-        "Theorem 1. Mean square error of what is learned of a class from n₁ positives",
+        "Theorem 1. Mean square error of what is learned about a class from n₁ positives",
         ("", "n₁", "least possible (unbiased)", "observed", "observed ÷ least", "rate (theorem: n₁^−1)"),
         tuple(rows),
         ("Sample mean and covariance of simulated normal embeddings, over independent trials.",),
@@ -96,7 +97,7 @@ def make_theorem1(evidence: Evidence) -> Table:
 
 
 def make_theorem2(evidence: Evidence) -> Table:
-    """Divergence between clients before and after hashing, over B."""
+    """Return the table of Theorem 2: divergence between clients before and after hashing, over B."""
     rows = []
     for source in evidence.sources:
         for row in evidence.hashed(source, "theorem2"):
@@ -127,9 +128,9 @@ def make_theorem2(evidence: Evidence) -> Table:
         tuple(rows),
         (
             "Neighbouring clients of the paper's partition; one positive is added to each label of each client before "
-            "hashing, without which the divergence is infinite. The theorem is about summed counts. Models are "
-            "trained on unions, which count a point once a bucket, so those are shown apart. “Not above”: share of "
-            "client pairs and hash functions for which hashing did not increase the divergence.",
+            "hashing, because the divergence would be infinite without it. The theorem is about summed counts. Models "
+            "are trained on unions, which count a point once per bucket, so those are shown separately. “Not above”: "
+            "share of client pairs and hash functions for which hashing did not increase the divergence.",
         ),
     )
 
