@@ -478,6 +478,6 @@ def test_a_server_that_is_killed_while_it_asks_goes_on(in_process: dict[str, Pat
                 os.kill(pid, signal.SIGKILL)
         assert start.wait(300) == 0, (rehearsal.federation.path / "start.log").read_text()
     said = (rehearsal.federation.path / "start.log").read_text()
-    assert said.count("going on from there") == 2
+    assert said.count("resuming from there") == 2
     assert differing(rehearsal.federation.run.path, in_process["labels"]) == []
     assert replay_loopback(rehearsal.federation, DATA, tmp_path / "replay")

@@ -1,4 +1,4 @@
-"""What a site's operator must have agreed to before the site sends open statistics (training one-round)."""
+"""The consent of a site's operator, without which the site sends no open statistics (training one-round)."""
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
@@ -9,7 +9,7 @@ HOW_TO_AGREE = "to agree, prepare the site with --open-statistics"
 
 
 def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> None:
-    """Refuse a site whose operator has not agreed to what it will show, or has agreed to what nobody asks for."""
+    """Refuse a site whose operator has not agreed to what the site will show, or agreed though nothing is asked for."""
     if agreement.config.training == "rounds":
         if open_statistics:
             raise UserError("--open-statistics has no effect: with training 'rounds' sites send no statistics")
