@@ -1,4 +1,4 @@
-"""The door from Python: a simulated federation, by default all in this process."""
+"""Run a simulated federation from Python, by default in this process."""
 
 import shutil
 import tempfile
@@ -32,12 +32,12 @@ def run(
     """Train, select the best round, test it once and keep the model, all in the folder `out`.
 
     out: without it a new temporary folder, which `Run.folder` names.
-    resume: go on with the run in `out`; overwrite: remove the run in `out` first.
+    resume: continue the run in `out`; overwrite: remove the run in `out` first.
     progress: print what was chosen and a line per round, unless `watch` or `tell` is given: they are called with each
     round's record and with each remark.
     """
     if resume and overwrite:
-        raise UserError("resume=True goes on with a run and overwrite=True removes it: choose one of them")
+        raise UserError("resume=True continues a run and overwrite=True removes it: choose one of them")
     folder = Path(tempfile.mkdtemp(prefix="fedmlh-")) / "run" if out is None else Path(out)
     if overwrite:
         _remove(folder)
