@@ -281,7 +281,7 @@ def held_out_request(task: Task, client: int) -> bytes:
 
 def test_a_site_holds_nothing_out_where_the_server_has_points(tmp_path: Path) -> None:
     federation = make(tmp_path / "fed")
-    with pytest.raises(Rejected, match="nobody has agreed on sums over held-out points") as refusal:
+    with pytest.raises(Rejected, match="sums over held-out points were not agreed on") as refusal:
         Site(federation.path / "site-2").answer(held_out_request(federation.agreement.task, 2))
     assert refusal.value.reason == Reason.CONFIG
 

@@ -1,8 +1,8 @@
 """Ray clusters: one that is started here and is closed to all others, or one of the user's own.
 
-Ray's processes send each other pickles: whoever may talk to them can run code as their owner. So a cluster that is
-started here listens on loopback only and asks for a token. The token lies in a folder that only its owner can enter.
-So does everything that Ray writes.
+Ray's processes send each other pickles: any process that can connect to them can run code as their owner. So a cluster
+that is started here listens on loopback only and asks for a token. The token lies in a folder that only its owner can
+enter. So does everything that Ray writes.
 """
 
 import contextlib

@@ -111,14 +111,14 @@ class Respondent:
         if part == SUMS:
             return None
         if not asks_for_held_out(self.task.config):
-            raise Rejected(Reason.CONFIG, "nobody has agreed on sums over held-out points")
+            raise Rejected(Reason.CONFIG, "sums over held-out points were not agreed on")
         rows = is_held_out(self.X)
         count = int(np.count_nonzero(rows))
         if min(count, len(self) - count) < self.least:
             raise Rejected(
                 Reason.EXAMPLES,
                 f"{count:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
-                f"side would show too much of each",
+                f"side would show too much about each",
             )
         return rows
 

@@ -48,7 +48,7 @@ class Agreement:
         split_address(self.address)
         for name in self.sites:
             if not _SITE_NAME.fullmatch(name):
-                raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, no - or _ in front")
+                raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, first a letter or digit")
         if len(set(self.sites)) != len(self.sites):
             raise UserError("two sites have the same name: give each its own")
         if len({canonical(key) for key in self.labels.keys}) != len(self.labels):

@@ -23,12 +23,12 @@ def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> Non
 
 
 def check_points(config: Config, site: str, points: int) -> None:
-    """Refuse a site with so few points that its statistics would show too much of each of them."""
+    """Refuse a site with so few points that its statistics would show too much about each of them."""
     if points == 0:
         raise UserError(f"site {site} has no training points")
     least = config.min_site_points
     if config.training == "one-round" and points < least:
         raise UserError(
             f"site {site} has {points:,} training points, fewer than min_site_points = {least:,}: the sums of so few "
-            f"show too much of each; join with more points, or agree on another min_site_points (--set at init)"
+            f"show too much about each; join with more points, or agree on another min_site_points (--set at init)"
         )

@@ -235,7 +235,7 @@ class Work:
         return accepted, sums
 
     def check_quorum(self, accepted: list[int], part: str) -> None:
-        """Refuse to go on with too few clients."""
+        """Refuse to continue with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
                 f"client {entry.client}: {entry.reason}, {entry.detail}"

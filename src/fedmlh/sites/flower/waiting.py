@@ -50,7 +50,7 @@ def wait_for_sites(
     patience: Patience,
     tell: Callable[[str], None],
 ) -> bool:
-    """Wait until enough sites are connected, and say who is missing; return False if the SuperLink has gone."""
+    """Wait until enough sites are connected, and say who is missing; return False if the SuperLink has ended."""
     least = len(enrolments) if patience.min_sites is None else patience.min_sites
     end = None if patience.minutes is None else time.monotonic() + 60 * patience.minutes
     said, reminded = "", 0.0
