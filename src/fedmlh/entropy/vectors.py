@@ -1,4 +1,4 @@
-"""Vectors of whole numbers most of which are 0, as bytes."""
+"""Vectors of whole numbers that are mostly 0, as bytes."""
 
 import struct
 
