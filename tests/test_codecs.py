@@ -291,9 +291,9 @@ def test_a_grid_refuses_what_it_never_writes():
     one = [2] + [0] * 31  # a level of 1 in a block of class 1
     assert codec.decode(payload([2, 1, 0], one, lone + 1), 70, rng())[0] == 1
     for steps, levels, contexts, match in (
-        ([2, 3, 0], one, lone + 1, "class that is none"),
-        ([60, 59, 0], one, lone + 30, "class that is none"),
-        ([2**61, 0, 0], one, lone, "class that is none"),
+        ([2, 3, 0], one, lone + 1, "an invalid class"),
+        ([60, 59, 0], one, lone + 30, "an invalid class"),
+        ([2**61, 0, 0], one, lone, "an invalid class"),
         ([4, 3, 0], one, lone + 2, "does not have"),
         ([2, 1, 0], [4, *one[1:]], lone + 1, "does not have"),
         ([2, 1, 0], [2**25, *one[1:]], lone + 1, "too large"),

@@ -183,7 +183,7 @@ class TestDecoder:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("R", [1, 3, 8])
     def test_many_labels(self, kind, R):
-        """Draw so many that the filter does the work, not the first threshold; two blocks and a rest, uneven buckets."""
+        """Draw many: the filter does the work, not the first threshold; two blocks and a rest; unequal buckets."""
         rng = np.random.default_rng(R)
         n, B, p = 64 + 64 + 11, 130, 20_011
         buckets = torch.from_numpy((B * rng.random((R, p)) ** 2).astype(np.int64))

@@ -140,7 +140,7 @@ def test_an_enrolment_under_other_terms_is_refused_with_the_field(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"labels": Labels(("\u00e9", "e\u0301"), ("a", "b"))}, "two labels of the catalogue are the same"),
+        ({"labels": Labels(("\u00e9", "e\u0301"), ("a", "b"))}, "two labels of the catalogue differ only in"),
         ({"sites": ("north", "north")}, "two sites have the same name"),
         ({"sites": ("north", "../south")}, "site name '../south'"),
         ({"sites": ("north",)}, "num_clients is 2, but there are 1 sites"),

@@ -16,7 +16,7 @@ from faulty_inputs.world import World, invoke, toml, write_sound_data
 CASES = [*data.CASES, *settings.CASES, *models.CASES, *checkpoints.CASES, *questions.CASES]
 
 #: What a run may say before it finds a fault.
-REMARK = r"(of the data: [^\n]+|learning_rate is [^\n]+|[^\n]+ holds no run to resume: this is a new one)"
+REMARK = r"(data: [^\n]+|learning_rate is [^\n]+|[^\n]+ holds no run to resume: this is a new one)"
 
 
 def snapshot(folder):

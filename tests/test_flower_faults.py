@@ -123,7 +123,7 @@ def test_the_server_s_process_is_killed(rehearsal: Rehearsal) -> None:
         for pid in rehearsal.find("fedmlh.sites.flower.serverapp"):
             os.kill(pid, signal.SIGKILL)
         rehearsal.check(start)
-    assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
+    assert "resuming from there" in (rehearsal.federation.path / "start.log").read_text()
 
 
 def test_the_superlink_is_killed(rehearsal: Rehearsal) -> None:
@@ -133,7 +133,7 @@ def test_the_superlink_is_killed(rehearsal: Rehearsal) -> None:
         for pid in rehearsal.find("fedmlh.sites.flower.superlink"):
             os.kill(pid, signal.SIGKILL)
         rehearsal.check(start)
-    assert "going on from there" in (rehearsal.federation.path / "start.log").read_text()
+    assert "resuming from there" in (rehearsal.federation.path / "start.log").read_text()
 
 
 def test_the_start_command_is_killed_and_called_again(rehearsal: Rehearsal) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_fast, parse_plain
+from fedmlh.data.readers.lines import Grammar, ParsedRows, parse_block, parse_fast, parse_plain
 from fedmlh.errors import BadLine
 
 XMC = Grammar(num_features=100, num_labels=50)
@@ -15,7 +15,7 @@ SVMLIGHT = Grammar(svmlight=True)
 quick = settings(derandomize=True, deadline=None, max_examples=400)
 
 
-def parse_or_none(block: bytes, grammar: Grammar) -> Rows | None:
+def parse_or_none(block: bytes, grammar: Grammar) -> ParsedRows | None:
     try:
         return parse_plain(Path("x"), 1, block, grammar)
     except BadLine:

@@ -475,7 +475,7 @@ def test_nobody_holds_points_out_where_that_was_not_agreed_on() -> None:
         task = Task(BASE.replace(**change), DATA.num_features, DATA.num_labels)
         client = Respondent(task, 2, DATA.train.X[:60], DATA.train.Y[:60], DATA.labels)
         request = Desk(task, {2: 60}).request(HELD_OUT, 2, Terms(Counts.of(DATA.train.X), 0, weigh=False).encode())
-        with pytest.raises(Rejected, match="nobody has agreed") as refused:
+        with pytest.raises(Rejected, match="were not agreed on") as refused:
             client.reply(request)
         assert refused.value.reason == Reason.CONFIG
 

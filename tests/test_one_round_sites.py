@@ -281,7 +281,7 @@ def held_out_request(task: Task, client: int) -> bytes:
 
 def test_a_site_holds_nothing_out_where_the_server_has_points(tmp_path: Path) -> None:
     federation = make(tmp_path / "fed")
-    with pytest.raises(Rejected, match="nobody has agreed on sums over held-out points") as refusal:
+    with pytest.raises(Rejected, match="sums over held-out points were not agreed on") as refusal:
         Site(federation.path / "site-2").answer(held_out_request(federation.agreement.task, 2))
     assert refusal.value.reason == Reason.CONFIG
 
@@ -478,6 +478,6 @@ def test_a_server_that_is_killed_while_it_asks_continues(in_process: dict[str, P
                 os.kill(pid, signal.SIGKILL)
         assert start.wait(300) == 0, (rehearsal.federation.path / "start.log").read_text()
     said = (rehearsal.federation.path / "start.log").read_text()
-    assert said.count("going on from there") == 2
+    assert said.count("resuming from there") == 2
     assert differing(rehearsal.federation.run.path, in_process["labels"]) == []
     assert replay_loopback(rehearsal.federation, DATA, tmp_path / "replay")

@@ -152,7 +152,7 @@ def test_a_replay_of_another_participation_gives_other_bits(runs, tmp_path):
 
 def test_a_replay_under_other_settings_is_refused(runs, tmp_path):
     config, log = read_log(RunFolder(runs / "plain"))
-    with pytest.raises(UserError, match="round 1, attempt 0 is not as the log says"):
+    with pytest.raises(UserError, match="round 1, attempt 0 does not match the log"):
         replay(config.replace(seed=1), log, DATA, tmp_path / "again")
 
 

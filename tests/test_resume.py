@@ -486,7 +486,7 @@ def test_a_run_falls_back_a_generation_says_so_and_gives_the_same_bits(helper, u
         end = helper.run(VARIANTS["fp16"], out)
         assert end["code"] == 0, end
         assert "round-000005" in end["stderr"]
-        assert "going on from the checkpoint before it" in end["stderr"]
+        assert "resuming from the checkpoint before it" in end["stderr"]
         assert differing(out, unbroken("fp16")) == []
         assert is_whole(out)
 
@@ -504,7 +504,7 @@ def test_a_run_falls_back_two_generations_where_there_are_three(helper, unbroken
             flip(out / "checkpoint" / generation / name, 500)
         end = helper.run(config, out)
         assert end["code"] == 0, (name, end)
-        assert end["stderr"].count("going on from the checkpoint before it") == 2
+        assert end["stderr"].count("resuming from the checkpoint before it") == 2
         assert differing(out, unbroken("fp16")) == []
         assert is_whole(out), name
 

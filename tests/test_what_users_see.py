@@ -96,7 +96,7 @@ def run_in_terminal(*arguments: object, columns: int = 200) -> list[str]:
 def test_in_a_terminal_every_message_stands_above_the_bar(tmp_path: Path) -> None:
     once = ["--set", "correct=1", *ONCE]
     lines = run_in_terminal("run", "demo", *TINY, *once, "--out", tmp_path / "run")
-    messages = ["of the data: made from seed 0, no real data", "sums: 10 of 10 clients have answered"]
+    messages = ["data: made from seed 0, no real data", "sums: 10 of 10 clients have answered"]
     assert all(lines.count(message) == 1 for message in messages)
     bars = [place for place, line in enumerate(lines) if "━" in line and "2/2" in line]
     assert len(bars) == 1
@@ -472,4 +472,4 @@ def test_deployment_installs_what_reports_need() -> None:
 
 def test_remarks_on_data_name_it_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("run", "demo", "--rounds", 1, *TINY, "--out", tmp_path / "run") == 0
-    assert "\nof the data: made from seed 0, no real data\n" in "\n" + capsys.readouterr().err
+    assert "\ndata: made from seed 0, no real data\n" in "\n" + capsys.readouterr().err

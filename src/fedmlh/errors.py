@@ -19,7 +19,7 @@ TRAINING = frozenset({"torch", "scipy", "sklearn", "threadpoolctl"})
 
 
 def explain_missing(module: str | None) -> str | None:
-    """Say what to install where a package for training is missing; None for any other module."""
+    """Return what to install if a package for training is missing; None for any other module."""
     package = (module or "").partition(".")[0]
     if package not in TRAINING:
         return None

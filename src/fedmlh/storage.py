@@ -114,7 +114,7 @@ class Sealed:
         return self._check(name, lambda path: read_bytes(path, most, self._root))
 
     def map(self, name: str, most: int) -> memoryview:
-        """Return what `read` does without a copy in memory: processes that map one file share it."""
+        """Return what `read` returns, without a copy in memory: processes that map the same file share it."""
         return self._check(name, lambda path: map_bytes(path, most, self._root))
 
     def _check(self, name: str, read: Callable[[Path], ContentT]) -> ContentT:

@@ -48,7 +48,7 @@ def read_bytes(path: Path, most: int, root: Path | None = None) -> bytes:
 
 
 def map_bytes(path: Path, most: int, root: Path | None = None) -> memoryview:
-    """Return what a regular file holds, as open_regular opens it, mapped into memory and read-only."""
+    """Return the content of a regular file, with the checks of open_regular, mapped into memory and read-only."""
     with open_regular(path, most, root) as file:
         size = os.fstat(file.fileno()).st_size
         return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else memoryview(b"")

@@ -24,24 +24,24 @@ from fedmlh.runs.population import Population
 
 
 class LocalClients:
-    """Clients in this process, side by side with one thread each, so that workers cannot change a bit."""
+    """Clients in this process, side by side with one thread each, so that the number of workers cannot change a bit."""
 
     def __init__(self, clients: Mapping[int, Participant], workers: int) -> None:
         self.clients = clients
         self.workers = workers
         self.memories: dict[int, Memory] = {}
-        #: The models that clients hold, by round, for as long as one of them does.
+        #: Base models by round, as long as a client keeps one.
         self._base_models: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
     def exchange(self, sampled: Sequence[int], write: Callable[[int], bytes]) -> Iterator[tuple[int, Reply]]:
-        """Have the sampled clients answer what is written to them; replies come as they finish."""
+        """Let the sampled clients answer their messages; yield replies as they come."""
         pool = ThreadPoolExecutor(self.workers)
         with one_thread():
             try:
                 for done in as_completed([pool.submit(self._answer, client_id, write) for client_id in sampled]):
                     yield done.result()
             finally:
-                # All replies have come, or nobody wants them any more: either way there is nothing to wait for.
+                # All replies have come, or the caller has stopped: in both cases there is nothing to wait for.
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, client_id: int, write: Callable[[int], bytes]) -> tuple[int, Reply]:
@@ -57,9 +57,9 @@ class LocalClients:
         return self.memories.get(client_id, Memory())
 
     def keep(self, client_id: int, memory: Memory) -> None:
-        """Keep a client's memory in place of the one that it had."""
+        """Replace a client's memory."""
         if BASE in memory.staged:
-            # All clients that train from the same round's model hold the same bits: one copy, however many there are.
+            # The base model of a round has the same bits at all clients: they share one copy.
             base = self._base_models.setdefault(int(memory.staged[BASE_ROUND]), memory.staged[BASE])
             memory = replace(memory, staged={**memory.staged, BASE: base})
         self.memories[client_id] = memory
@@ -80,7 +80,7 @@ class Trainer(Protocol):
 
 
 class ClientsTogether(LocalClients):
-    """Clients in this process of which all that are sampled are trained at once, on a GPU."""
+    """Clients in this process; all sampled clients are trained at once, on a GPU."""
 
     def __init__(self, clients: Mapping[int, Client], trainer: Trainer) -> None:
         super().__init__(clients, workers=1)
@@ -113,7 +113,7 @@ class ClientsTogether(LocalClients):
 
 
 def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device: torch.device) -> Trainer | None:
-    """Return what trains these clients all at once, on a GPU; else None."""
+    """Return a trainer that trains these clients all at once, on a GPU; None if there is none."""
     if not clients or device.type != "cuda" or not find_loss(task.config.loss).kernel:
         return None
     try:
@@ -126,10 +126,10 @@ def make_trainer(task: Task, clients: Mapping[int, Client], seeds: Seeds, device
 
 @contextmanager
 def live_in_process(population: Population, workers: int | None = None) -> Iterator[LocalClients]:
-    """Let all clients live here, one thread per worker."""
+    """Keep all clients in this process, with one thread per worker."""
     keep_large_blocks()
-    # All now, not each when it is first sampled: what stays would lie between what a round needs, and memory would grow
-    # with every new client.
+    # All clients are made now, not when they are first sampled: else their memory would lie between blocks that a round
+    # frees, and the process would grow with every new client.
     members = {client_id: population.member(client_id) for client_id in population.shards}
     clients = {client_id: member for client_id, member in members.items() if isinstance(member, Client)}
     trainer = make_trainer(population.task, clients, population.seeds, population.device)

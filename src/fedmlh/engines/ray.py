@@ -1,7 +1,7 @@
 """The Ray engine: simulated clients on the workers of a cluster.
 
 The points of all clients lie once on every machine of the cluster, in Ray's object store, and so does what an exchange
-sends; a worker copies out a client's points for as long as that client answers. Updates are checked and added up in
+sends; a worker copies a client's points while that client answers. Updates are checked and added up in
 fixed point by the worker that made them, so that sums travel and not models. Statistics travel as they are. Neither the
 number of workers nor which of them a client was with can change a bit.
 
@@ -38,7 +38,7 @@ class Pile:
         self._replies: list[tuple[int, bytes | Refusal]] = []
 
     def add(self, client_id: int, reply: Reply) -> None:
-        """Take a reply; a refusal would not survive the way to the driver as an exception."""
+        """Add a reply; a Rejected is kept as a Refusal, which can be pickled."""
         if isinstance(reply, Rejected):
             self._replies.append((client_id, Refusal(client_id, reply.reason, reply.detail)))
         else:
@@ -51,16 +51,16 @@ class Pile:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is to do: have clients answer what they are sent, and count their replies."""
+    """The work of a worker: to let clients answer their messages, and to count their replies."""
 
     headers: tuple[BroadcastHeader | RequestHeader, ...]
     #: References to the payloads in the object store, and which of them goes with each header.
     payloads: tuple[Any, ...]
     places: tuple[int, ...]
     memories: Mapping[int, Memory]
-    #: Makes what counts the replies.
+    #: Makes the object that counts the replies.
     part: Callable[[], Part]
-    #: How many workers were lost over it.
+    #: How many workers were lost while they did it.
     losses: int = 0
 
     @property
@@ -69,9 +69,9 @@ class Work:
         return [header.client for header in self.headers]
 
     def after_loss(self) -> list["Work"]:
-        """Return what to do when the worker was lost over it: each client by itself, then again, and at last nothing.
+        """Return the work to repeat after its worker was lost: each client by itself, or nothing after MAX_LOSSES.
 
-        By itself, so that a client that takes its worker down takes no other client with it.
+        By itself, so that a client that kills its worker costs no other client its reply.
         """
         if len(self.headers) == 1:
             return [replace(self, losses=self.losses + 1)] if self.losses + 1 < MAX_LOSSES else []
@@ -90,11 +90,11 @@ class Worker(Employee):
     """A process of the cluster in which clients answer, one after the other in one thread."""
 
     def __init__(self, sources: Sequence[tuple[str, bytes]], points: ClusterPoints) -> None:
-        Employee.__init__(self, sources)  # `super()` would not survive that a class is sent by value
+        Employee.__init__(self, sources)  # `super()` would fail in a class that is pickled by value
         self.points = points
 
     def answer(self, work: Work) -> tuple[Part, dict[int, Memory]]:
-        """Return what counted the clients' replies, and what the clients keep."""
+        """Return the counted replies, and the memories of the clients."""
         part, memories = work.part(), {}
         payloads = ray.get(list(work.payloads))
         for header, place in zip(work.headers, work.places, strict=True):
@@ -112,7 +112,7 @@ class Worker(Employee):
 
 
 class RayClients(Crew):
-    """Simulated clients, wherever the cluster has workers for them."""
+    """Simulated clients on the workers of a cluster."""
 
     def __init__(self, population: Population, count: int) -> None:
         self.memories: dict[int, Memory] = {}
@@ -121,13 +121,13 @@ class RayClients(Crew):
         super().__init__(Worker, (ray.put(points),), count)
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[tuple[int, Reply] | PartT]:
-        """Deal the clients out to the workers and pass on what they return; the work of a lost worker is done again."""
+        """Spread the clients over the workers and yield what they return; the work of a lost worker is done again."""
         waiting = deque(self._assign(sampled, outbox))
         for work, result in self.perform(waiting, lambda worker, work: worker.answer.remote(work)):
             if result is None:
                 again = work.after_loss()
                 if not again:
-                    yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost over it")
+                    yield work.clients[0], Rejected(Reason.FAILED, f"{MAX_LOSSES} workers were lost while it answered")
                 waiting.extend(again)
                 continue
             part, memories = result
@@ -138,9 +138,9 @@ class RayClients(Crew):
                 yield part
 
     def _assign(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterator[Work]:
-        """Yield about as many points for every worker, or a client at a time if replies travel as they are.
+        """Yield work with about equally many points per worker, or with one client each if replies travel as they are.
 
-        The largest client next goes to the worker that has the fewest points so far.
+        The largest client that is left goes to the worker with the fewest points so far.
         """
         count = len(sampled) if outbox.part is None else len(self.workers)
         loads, hands = [0] * count, [[] for _ in range(count)]  # type: tuple[list[int], list[list[int]]]
@@ -167,10 +167,10 @@ class RayClients(Crew):
 def live_on_ray(
     population: Population, workers: int | None = None, *, address: str | None = None
 ) -> Iterator[RayClients]:
-    """Let clients live on the cluster at an address; without one on the cluster that was joined, or a local one."""
+    """Keep clients on the cluster at an address; without one, on the cluster that was joined, or on a local one."""
     if population.device.type != "cpu" and population.trains:
         raise UserError("workers of the Ray engine train on CPU cores: set device to cpu (--device cpu)")
-    find_sources(population.task.config.foreign)  # workers register what a file of parts says, and nothing else
+    find_sources(population.task.config.foreign)  # workers know only parts of users that come from a file
     with _reach_cluster(address, workers):
         free = int(ray.cluster_resources().get("CPU", 1))
         clients = RayClients(population, max(1, min(workers or free, population.most_asked)))

@@ -1,8 +1,8 @@
-"""Ray clusters: one that is started here and is closed to everybody else, or one of the user's own.
+"""Ray clusters: one that is started here and is closed to all others, or one of the user's own.
 
-Ray's processes send each other pickles: whoever may talk to them can run code as their owner. So a cluster that is
-started here listens on loopback only and asks for a token. The token lies in a folder that only its owner can enter.
-So does whatever Ray writes.
+Ray's processes send each other pickles: any process that can connect to them can run code as their owner. So a cluster
+that is started here listens on loopback only and asks for a token. The token lies in a folder that only its owner can
+enter. So does everything that Ray writes.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from fedmlh.errors import UserError
 from fedmlh.lock import hold
 
 _PREFIX = "fmray-"
-#: Room for the parent of a cluster's folder: a socket's path has 103 characters at most, of which Ray needs up to 81.
+#: The longest path for the parent of a cluster's folder: a socket's path has at most 103 characters, and Ray needs 81.
 _MOST_CHARACTERS = 22
 _TOKEN_BYTES = 32
-#: No reports to Ray's makers; and no warning, since no worker uses a GPU, of what later versions will do with them.
+#: Turns off usage reports, and a warning about GPUs, which no worker uses.
 _QUIET = ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
 _FAILURES = (OSError, ValueError, RuntimeError, RayError)
 
@@ -52,7 +52,7 @@ def start_cluster(workers: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def join_cluster(address: str) -> Iterator[None]:
-    """Be connected to a cluster of the user's own; what protects it is the user's choice."""
+    """Connect to a cluster of the user's own, whose protection is the user's choice."""
     with contextlib.ExitStack() as connection:
         try:
             _knock(address)
@@ -67,7 +67,7 @@ def join_cluster(address: str) -> Iterator[None]:
 
 @contextmanager
 def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
-    """Be connected to a cluster; SIGTERM has the answer that it had before, or that of Ctrl-C if it had none."""
+    """Connect to a cluster; SIGTERM keeps the handler that it had, or gets that of Ctrl-C if it had none."""
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     answer = signal.default_int_handler if before == signal.SIG_DFL else _as_ctrl_c(before)
     came = []
@@ -83,7 +83,7 @@ def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
         with _variables(quiet), _without_handlers():
             context = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         _answer_sigterm(answer)
-        if came:  # and was lost: Python drops what is raised while it forks
+        if came:  # its exception was lost: Python drops exceptions that are raised while it forks
             signal.raise_signal(signal.SIGTERM)
         yield context.address_info
     finally:
@@ -92,7 +92,7 @@ def _connect(address: str, **options: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _as_ctrl_c(answer: Any) -> Any:
-    """Return an answer to a signal that raises what Ray lets pass: of other exceptions its C++ makes a SystemError."""
+    """Return a signal handler that raises only what Ray passes on: its C++ turns other exceptions into SystemError."""
     if not callable(answer):
         return answer
 
@@ -118,19 +118,19 @@ def _without_handlers() -> Iterator[None]:
 
 
 def _answer_sigterm(answer: Any) -> None:
-    # Python lets no other thread change it.
+    # Python allows this in the main thread only.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, answer)
 
 
 @contextmanager
 def _closed_to_others(token: Path) -> Iterator[None]:
-    """Have Ray ask for this token and listen on loopback only; at the end it does again what it did before."""
+    """Make Ray ask for this token and listen on loopback only; restore its settings at the end."""
     variables = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # off on any system: without other machines, Ray keeps to loopback
-        # A user may have set these for another cluster: they would win over the above, or keep the store elsewhere.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # off on any system: without other machines, Ray uses loopback only
+        # A user may have set these for another cluster: they would override the above, or put the store elsewhere.
         "RAY_AUTH_TOKEN": None,
         "RAY_ENABLE_K8S_TOKEN_AUTH": None,
         "RAY_REDIS_ADDRESS": None,
@@ -145,7 +145,7 @@ def _closed_to_others(token: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give a part of Ray another value until the end of the block."""
+    """Give an attribute of Ray another value until the end of the block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -155,13 +155,13 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _read_variables() -> None:
-    """Have Ray read its variables once more: in this process it does so when it is imported."""
+    """Make Ray read its variables again, which it otherwise does only when it is imported."""
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     ray._raylet.Config.initialize("")
 
 
 def _check_closed(info: Mapping[str, Any]) -> None:
-    """Refuse a cluster that is open after all: the settings are Ray's own affair and may change with its version."""
+    """Refuse a cluster that is open after all: the settings are internal to Ray and may change with its version."""
     loopback = ipaddress.ip_address(info["node_ip_address"]).is_loopback
     if not loopback or ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
         raise UserError(
@@ -197,7 +197,7 @@ def _make_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     with hold(folder):
         try:
-            # Between the two lines above, another process may have swept it; the lock makes one, but open to others.
+            # Between the two lines above, another process may have removed it; the lock then makes it open to others.
             found = folder.lstat()
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
                 raise UserError(f"another process has just replaced {folder}: start the run again")
@@ -230,7 +230,7 @@ def _write_token(folder: Path) -> Path:
 
 
 def _knock(address: str) -> None:
-    """OSError or ValueError where nobody answers: Ray itself would wait for minutes and then end the process."""
+    """Raise OSError or ValueError if nothing answers: Ray would wait for minutes and then end the process."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""The points of all clients as Ray's object store shares them: once on every machine of a cluster."""
+"""The points of all clients in Ray's object store: one copy on every machine of a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, int]
 
 @dataclass(frozen=True)
 class ClusterPoints:
-    """The points of all clients, one client after the other, and behind them those that everyone has.
+    """The points of all clients, one client after the other, followed by the shared points.
 
-    Clients that train find them hashed, clients of one round as they are.
+    They are hashed if clients train networks, and raw if clients answer in one round.
     """
 
     task: Task
@@ -58,7 +58,7 @@ class ClusterPoints:
         return Client.from_shard(self.task, client_id, self.seeds, self.shard(client_id), torch.device("cpu"))
 
     def shard(self, client_id: int) -> HashedShard:
-        """Return a copy of what a client trains on: loops compiled for read-only memory might round differently."""
+        """Return a copy of a client's hashed shard: loops compiled for read-only memory might round differently."""
         parts = self._cut(client_id)
         return HashedShard(tuple(parts[: -self.task.num_tables]), tuple(parts[-self.task.num_tables :]))
 

@@ -1,4 +1,4 @@
-"""Worker processes of a Ray cluster: started, given one thing to do at a time, and replaced when they are lost."""
+"""Worker processes of a Ray cluster, which do one job at a time and are replaced when they are lost."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 from fedmlh.errors import UserError
 from fedmlh.parts import list_sources, load_source
 
-#: How often a client's work may take its worker down before the client is left out.
+#: How many workers may be lost over a client before the client is left out.
 MAX_LOSSES = 3
 #: How long a cluster may take to find room for a worker and start it.
 START_SECONDS = 120
@@ -21,19 +21,19 @@ Job = TypeVar("Job")
 
 
 class Employee:
-    """What a worker process is an object of."""
+    """The base class of workers: an object of it lives in each worker process."""
 
     def __init__(self, sources: Sequence[tuple[str, bytes]]) -> None:
         for source in sources:
             load_source(*source)
 
     def pid(self) -> int:
-        """Return its process, once it is ready."""
+        """Return the id of its process, once it is ready."""
         return os.getpid()
 
 
 class Crew:
-    """Actors of one class."""
+    """Workers of one class."""
 
     def __init__(self, kind: type[Employee], arguments: tuple[Any, ...], count: int) -> None:
         self.count = count
@@ -50,7 +50,7 @@ class Crew:
         running: dict[Any, tuple[Any, Job]] = {}
         while waiting or running:
             busy = [worker for worker, _ in running.values()]
-            # Never two at once, so that a worker is lost over what it was doing and nothing else.
+            # Never two at once, so that a lost worker concerns one job only.
             for worker in [worker for worker in self.workers if worker not in busy][: len(waiting)]:
                 job = waiting.popleft()
                 running[begin(worker, job)] = (worker, job)
@@ -72,7 +72,7 @@ class Crew:
             ray.kill(worker)
 
     def _hire(self) -> None:
-        """Start the workers that are missing, and go on with those that the cluster has room for."""
+        """Start the workers that are missing, as far as the cluster has room for them."""
         new = [self._worker.remote(*self._arguments) for _ in range(self.count - len(self.workers))]
         deadline = time.monotonic() + START_SECONDS
         for worker in new:

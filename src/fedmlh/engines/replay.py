@@ -1,4 +1,4 @@
-"""A run repeated in process from its participation log, whatever engine made it: to the same bits."""
+"""Replay: a run of any engine, repeated in this process from its participation log to the same bits."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from fedmlh.runs.rounds import Run, Tell, Watch, ignore
 from fedmlh.storage import Sealed, read_checked
 from fedmlh.untrusted import MOST_JSON, parse_json
 
-#: What one round chooses by itself if the config has these values.
+#: Values that let one round choose a setting by itself.
 _CHOSEN = {"ridge": 0.0, "count_power": -1.0}
 
 
@@ -41,18 +41,18 @@ class ReplayedClients:
         return self.local.memories
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[Any]) -> Iterator[tuple[int, Reply]]:
-        """Yield what the log says of this attempt."""
+        """Yield the replies and refusals of this attempt, as the log has them."""
         round_index, attempt = outbox.place
         line = self.log.get((round_index, attempt))
         if line is None or list(line.sampled) != list(sampled):
             raise UserError(
-                f"round {round_index}, attempt {attempt} is not as the log says, which was made with other settings or "
+                f"round {round_index}, attempt {attempt} does not match the log, which was made with other settings or "
                 f"other data: pass the data of the run (--data)"
             )
         yield from self.local.exchange(line.accepted, outbox)
         for client_id in sampled:
             if client_id not in line.accepted:
-                outbox.write(client_id)  # it was sent the round like all others
+                outbox.write(client_id)  # it was sent the broadcast like all others
         for entry in line.refused:
             yield entry.client, Rejected(entry.reason, entry.detail)
 
@@ -63,7 +63,7 @@ def read_log(folder: RunFolder) -> tuple[Config, list[Attempt]]:
     rounds = len(folder.read_metrics())
     log = [line for line in whole if line.round <= rounds]  # without those at a round that was given up
     most = 1 + max(line.attempt for line in log)
-    # A resumed run may have been given other limits on the way; its log ends where it ended.
+    # A run may have been resumed with other limits; its log ends where the run ended.
     limits: dict[str, int] = {"patience": 0, "max_attempts": max(most, config.max_attempts)}
     limits |= {"correct": rounds - 1} if config.training == "one-round" else {"rounds": rounds}
     return config.replace(**limits), log
@@ -90,13 +90,15 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
         return "; ".join(differing)
     names = _read_name(original), _read_name(copy)
     if None not in names and names[0] != names[1]:
-        return "data and settings are the same, so another version of fedmlh, which trains otherwise, made the run"
+        return (
+            "data and settings are the same, so the run was made by another version of fedmlh, which trains differently"
+        )
     version = "their data and settings" if None in names else "their data, settings and version of training"
     return f"nothing known differs ({version} are the same): perhaps the processor, a GPU or a library"
 
 
 def _read_name(folder: RunFolder) -> str | None:
-    """Return what a run's checkpoint calls it, a hash of settings, data and version of training; None: unknown."""
+    """Return the run's name in its checkpoint, a hash of settings, data and version of training; None: unknown."""
     try:
         once = folder.checkpoints / TERMS
         if once.is_file():

@@ -1,4 +1,4 @@
-"""The door from Python: a simulated federation, by default all in this process."""
+"""Run a simulated federation from Python, by default in this process."""
 
 import shutil
 import tempfile
@@ -33,7 +33,7 @@ def run(
 
     config: or the name of a preset, or a TOML file.
     out: without it a new temporary folder, which `Run.folder` names.
-    resume: go on with the run in `out`; overwrite: remove the run in `out` first.
+    resume: continue the run in `out`; overwrite: remove the run in `out` first.
     progress: print what was chosen and a line per round, unless `watch` or `tell` is given: they are called with each
     round's record and with each remark.
     """

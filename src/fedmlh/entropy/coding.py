@@ -201,7 +201,7 @@ def _read_lanes(model: Model, contexts: np.ndarray, body: memoryview, kernels: A
         entries, taken = _walk_lanes(states, words, model.table_of[contexts], model.starts, model.frequencies)
         symbols = model.symbols[entries]
     else:
-        # The entry of each slot is looked up, but for few values searched for.
+        # The entry of each slot is looked up in a table; for few values it is searched for.
         num_tables = int(model.table_of.max()) + 1
         count = len(model.starts) if len(contexts) >= SCALE * num_tables and len(model.starts) < 1 << 16 else 0
         entry_of = np.repeat(np.arange(count, dtype=np.uint16), model.frequencies[:count])

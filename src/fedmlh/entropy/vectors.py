@@ -1,4 +1,4 @@
-"""Vectors of whole numbers most of which are 0, as bytes."""
+"""Vectors of whole numbers that are mostly 0, as bytes."""
 
 import struct
 
@@ -10,7 +10,7 @@ _COUNT = struct.Struct("<I")
 
 
 def encode_sparse(values: np.ndarray) -> bytes:
-    """Encode a vector of whole numbers from 0: where those are that are not 0, and what they are."""
+    """Encode a vector of whole numbers from 0: the places of those above 0, then their values."""
     places = np.flatnonzero(values)
     gaps = np.diff(places, prepend=-1) - 1
     nowhere = np.zeros(len(places), np.uint8)
@@ -18,7 +18,7 @@ def encode_sparse(values: np.ndarray) -> bytes:
 
 
 def decode_sparse(payload: memoryview, length: int) -> tuple[np.ndarray, memoryview]:
-    """Return a vector of that length and the bytes that follow; ValueError where there is none."""
+    """Return a vector of that length and the bytes that follow; raise ValueError if there is none."""
     if len(payload) < _COUNT.size:
         raise ValueError("it ends too early")
     (count,) = _COUNT.unpack_from(payload)

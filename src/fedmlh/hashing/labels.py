@@ -1,4 +1,4 @@
-"""Label maps: which bucket of which table each label falls into (Alg. 2, lines 2-7)."""
+"""Label maps: the bucket of each label in each table (Alg. 2, lines 2-7)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
-#: Longer strings are hashed one by one: beside short ones, they would leave numpy with nothing to do at once.
+#: Longer strings are hashed one by one: few strings are that long, so that numpy would gain nothing.
 _LONG = 256
 
 
@@ -22,7 +22,7 @@ def hash_strings(keys: Sequence[str], seed: int) -> np.ndarray:
     hashed = np.empty(len(coded), np.uint32)
     for row in np.flatnonzero(sizes > _LONG).tolist():
         hashed[row] = _hash_one(coded[row], seed)
-    # The longest first: the strings that still have a block are a run from the front.
+    # The longest first: the strings that still have a block are then always the first ones.
     rows = np.argsort(-sizes, kind="stable")[np.count_nonzero(sizes > _LONG) :]
     if len(rows):
         hashed[rows] = _hash_short([coded[row] for row in rows.tolist()], sizes[rows], seed)
@@ -30,15 +30,15 @@ def hash_strings(keys: Sequence[str], seed: int) -> np.ndarray:
 
 
 def _hash_short(coded: list[bytes], sizes: np.ndarray, seed: int) -> np.ndarray:
-    """Hash strings that come in the order of falling sizes, block by block, all strings at once."""
+    """Hash strings, sorted by falling size, block by block, all strings at once."""
     width = -(-int(sizes[0]) // 4) * 4
     padded = b"".join(key.ljust(width, b"\0") for key in coded)
     blocks = np.frombuffer(padded, "<u4").reshape(len(coded), -1).T
     whole, state = sizes // 4, np.full(len(coded), seed, np.uint32)
     for place, block in enumerate(blocks):
-        full = np.searchsorted(-whole, -place)  # as many strings have a whole block here
+        full = np.searchsorted(-whole, -place)  # the number of strings with a whole block here
         state[:full] = _mix(state[:full], block[:full])
-        # The last bytes of a string that are no whole block; the padding is 0.
+        # The last bytes of a string, if they are less than a block; the padding is 0.
         begin, end = full, np.searchsorted(-whole, 1 - place)
         tail = np.flatnonzero(sizes[begin:end] % 4) + begin
         state[tail] ^= _scramble(block[tail])

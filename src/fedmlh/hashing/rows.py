@@ -1,4 +1,4 @@
-"""Sparse rows of numbers, in numpy alone: what a model is asked about."""
+"""Sparse rows of numbers, in numpy alone: the points that a model predicts labels for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Rows:
-    """A sparse matrix [n, width]: row i has values[starts[i]:starts[i + 1]] in distinct, rising columns."""
+    """A sparse matrix [n, width]: row i has values[starts[i]:starts[i + 1]] in distinct, ascending columns."""
 
     starts: np.ndarray  # int64 [n + 1]
     columns: np.ndarray  # int32
@@ -30,7 +30,7 @@ class Rows:
 
     @classmethod
     def gather(cls, owners: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> "Rows":
-        """Add up the values of each cell; cells that come to 0 are left out."""
+        """Add up the values of each cell; cells whose sum is 0 are left out."""
         if not len(values):
             return cls.empty(*shape)
         cells = owners * np.int64(shape[1]) + columns

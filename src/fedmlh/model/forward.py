@@ -13,7 +13,7 @@ def forward(layers: list[Tensor], inputs: Tensor) -> Tensor:
 
 
 def forward_sparse(layers: list[Tensor], features: tuple[csr_matrix, ...]) -> Tensor:
-    """Return what `forward` does, from sparse inputs and without gradients.  # M × [n, d̃] -> [R, n, B]"""
+    """Return what `forward` returns, from sparse inputs and without gradients.  # M × [n, d̃] -> [R, n, B]"""
     inputs = [_to_torch(x, layers[0].device) for x in features]
     first = [inputs[table % len(inputs)] @ weight for table, weight in enumerate(layers[0])]
     return _upwards(layers, torch.stack(first).add_(layers[1].unsqueeze(1)))

@@ -1,4 +1,4 @@
-"""How many slots the features get: as many as the pairs of slots and the weights leave room for."""
+"""The number of slots for features: as many as the memory for pairs of slots and for weights allows."""
 
 import numpy as np
 
@@ -37,14 +37,14 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
 
 
 def estimate_pairs(falling: np.ndarray, num_points: int, slots: int) -> float:
-    """Estimate how many pairs of slots occur together, were they independent; features by falling frequency."""
+    """Estimate how many pairs of slots occur together if they are independent; features by falling frequency."""
     often, sizes = group(fill_slots(falling, num_points, slots))
     together = -np.expm1(-np.outer(often, often) / num_points)
     return float(sizes @ together @ sizes) / 2
 
 
 def fill_slots(falling: np.ndarray, num_points: int, slots: int) -> np.ndarray:
-    """Return in how many points each of so many slots occurs, about where features share it."""
+    """Return in how many points each of `slots` slots occurs, about the sum where features share one."""
     if slots >= len(falling):
         return falling
     own = falling[: slots * OWN_SHARE[0] // OWN_SHARE[1]]
@@ -53,6 +53,6 @@ def fill_slots(falling: np.ndarray, num_points: int, slots: int) -> np.ndarray:
 
 
 def group(falling: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean frequency of neighbours, and how many these are."""
+    """Return groups of neighbouring features: the mean frequency of each group, and its size."""
     groups = np.array_split(falling, min(_GROUPS, len(falling)))
     return np.array([part.mean() for part in groups]), np.array([len(part) for part in groups])

@@ -16,20 +16,20 @@ from fedmlh.oneround.products import multiply
 from fedmlh.oneround.solve import Solver, System
 from fedmlh.oneround.sums import Sums
 
-#: In the order of size; points have length 1, so that λ means the same for all data.
+#: In ascending order; points have length 1, so that λ means the same for all data.
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FIRST = 1.0
 POWERS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-#: Scores that are held at once.
+#: The most scores in memory at once.
 _BATCH_NUMBERS = 1 << 25
 
-#: Labels [n, k] that were ranked for the points -> how good that is; more is better.
+#: From the labels [n, k] that were ranked for the points to a score; more is better.
 Judge = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sums of many points as a linear problem: what a slot has to say of each output."""
+    """Sums of many points as a linear problem, which predicts each output from slots."""
 
     sums: Sums
     bits: int
@@ -38,7 +38,7 @@ class Problem:
 
     @classmethod
     def of(cls, sums: Sums, bits: int, spread: csr_matrix | None) -> "Problem":
-        """Put labels into buckets, unless they are already, or each has its own."""
+        """Put labels into buckets, unless they are there already or each label has its own."""
         cross = sums.cross if spread is None else sums.cross @ spread
         counts = np.asarray(cross[0].toarray()[0]) >> bits
         return cls(sums, bits, csr_matrix(cross.astype(np.float64) / 2.0**bits), np.maximum(counts, 1))
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and what it gave."""
+    """The λ and the power that were chosen, and their score."""
 
     ridge: float
     power: float
@@ -63,7 +63,7 @@ class Choice:
 
     @classmethod
     def given(cls, ridge: float, power: float) -> "Choice":
-        """Return what nobody had to choose."""
+        """Return values that are set and need no choice."""
         return cls(ridge, power, 0.0, np.zeros((0, 0), np.int64))
 
 
@@ -90,7 +90,7 @@ class Chooser:
         return found[climb(ridges, score)]
 
     def try_ridge(self, ridge: float, powers: tuple[float, ...], solver: Solver | None = None) -> Choice:
-        """Return the best power for one λ; `solver`: one that solves for this λ already."""
+        """Return the best power for one λ; `solver`, if given, is one for this λ."""
         if solver is None:
             solver = Solver(self.problem.system(ridge), self.X.shape[0], self.device, exact=False)
         ranked: dict[float, list[np.ndarray]] = {power: [] for power in powers}
@@ -106,7 +106,7 @@ class Chooser:
         return max(choices, key=lambda choice: choice.score)
 
     def score(self, solver: Solver) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows and what their points have of each output.  # [n, R·B]"""
+        """Yield rows, and the scores of their points for each output.  # [n, R·B]"""
         num_points, num_outputs = self.X.shape[0], self.problem.cross.shape[1]
         outward = csr_matrix(self.problem.cross.T.astype(np.float32))
         size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
@@ -117,7 +117,7 @@ class Chooser:
 
 
 def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:
-    """Return the best λ that is found by climbing from λ = 1 as long as a neighbour is better."""
+    """Return the best λ found by climbing: start at λ = 1, and move while a neighbour is better."""
     place = ridges.index(_FIRST) if _FIRST in ridges else 0
     found = {place: score(ridges[place])}
     while True:
@@ -131,6 +131,6 @@ def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:
 
 
 def fold(scores: Tensor, decoder: Decoder) -> Tensor:
-    """Return the outputs of all tables, which stand side by side, table by table.  # [n, R·B] -> [R, n, B]"""
+    """Return outputs table by table, given those of all tables side by side.  # [n, R·B] -> [R, n, B]"""
     tables = decoder.buckets.shape[0]
     return scores.reshape(len(scores), tables, -1).transpose(0, 1)

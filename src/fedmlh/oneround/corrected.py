@@ -1,4 +1,4 @@
-"""A linear model and networks beside it: the scores of both are added, and decoded as those of one model."""
+"""A linear model and networks beside it: their scores are added, and decoded as those of one model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedmlh.oneround.model import LinearRanker, SlotFeatures
 
 _BATCH_NUMBERS = 1 << 24
 _LARGEST_BATCH = 1024
-#: The largest number that clients are sent, and the bits that their numbers have less than half precision.
+#: The largest number that clients are sent, and how many bits fewer than half precision their numbers have.
 _MOST, _DROPPED = 63488.0, 6
 
 
@@ -27,7 +27,7 @@ class Corrected:
     """A linear model, and networks whose scores are added to its own with a weight."""
 
     linear: Linear
-    networks: Tensor  # float32 [P], each of them a number that half precision holds
+    networks: Tensor  # float32 [P], each of them a number that half precision can hold
     weight: float
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Corrected:
 
 @dataclass(frozen=True)
 class CorrectedFeatures:
-    """Raw features to what both see: the slots of the linear model first."""
+    """Maps raw features to the inputs of both models: slots for the linear model, then features for networks."""
 
     slots: SlotFeatures
     networks: FeatureMap
@@ -66,10 +66,9 @@ class CorrectedRanker:
 
     @cached_property
     def decoder(self) -> Decoder:
-        """From sums of scores to labels.
+        """The decoder of sums of scores to labels.
 
-        Unless outputs are labels, it has all tables of both. A table with fewer buckets has empty ones, in which no
-        label is.
+        Unless outputs are labels, it has the tables of both models. Tables with fewer buckets get empty ones.
         """
         if self.is_plain:
             return self.linear.decoder
@@ -83,12 +82,12 @@ class CorrectedRanker:
         return max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // numbers))
 
     def score(self, networks: Tensor, features: tuple[csr_matrix, ...]) -> Tensor:
-        """Return what networks add to: scores of labels [1, n, p] if outputs are labels, else of buckets [R, n, B]."""
+        """Return the networks' scores: of labels [1, n, p] if outputs are labels, else of buckets [R, n, B]."""
         scores = self.networks.score(networks, features)
         return (label_scores(scores, self.networks.buckets)[None] if self.is_plain else scores).cpu()
 
     def add(self, linear: Tensor, networks: Tensor, weight: float) -> Tensor:
-        """Return scores whose mean over all tables is the sum of both means, given the networks' as `score` gives them.
+        """Return scores whose mean over all tables is the sum of both means; the networks' come from `score`.
 
         # [R, n, B], [R', n, B'] -> [R + R', n, max(B, B')], or [1, n, p] twice -> [1, n, p]
         """
@@ -103,7 +102,7 @@ class CorrectedRanker:
     def rank(
         self, model: Corrected, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
+        """Yield rows, labels [n, k] and scores [n, k] per batch; label -1 where a point has fewer than k."""
         X, *others = features
         for begin in range(0, X.shape[0], self.batch_size):
             rows = slice(begin, min(begin + self.batch_size, X.shape[0]))
@@ -114,15 +113,15 @@ class CorrectedRanker:
 
 
 def shorten(model: Tensor) -> Tensor:
-    """Return the nearest parameters that clients are sent: half precision, less six bits.  # float32 [P]"""
+    """Return the nearest parameters that can be sent: half precision, less six bits.  # float32 [P]"""
     halves = model.cpu().clamp(-_MOST, _MOST).half().numpy()
-    # Away from zero where two are as near; a carry goes into the exponent, where it belongs.
+    # Ties go away from zero; a carry goes into the exponent, where it belongs.
     bits = halves.view(np.uint16) + np.uint16(1 << _DROPPED - 1) & ~np.uint16((1 << _DROPPED) - 1)
     return torch.from_numpy(bits.view(np.float16).astype(np.float32))
 
 
 def encode_networks(model: Tensor) -> bytes:
-    """Return parameters that `shorten` has made: exponents, then sign and significand under the exponent's context."""
+    """Encode the result of `shorten`: exponents, then sign and significand under the context of the exponent."""
     bits = model.half().numpy().view(np.uint16)
     exponents = bits >> 10 & 31
     tails = bits >> 15 << 4 | bits >> _DROPPED & 15
@@ -131,12 +130,12 @@ def encode_networks(model: Tensor) -> bytes:
 
 
 def decode_networks(payload: memoryview, num_parameters: int) -> Tensor:
-    """Return the parameters of what encode_networks wrote; ValueError for what cannot be a model of that size."""
+    """Return the parameters that encode_networks wrote; raise ValueError if they are no model of that size."""
     exponents, rest = coding.decode(payload, np.zeros(num_parameters, np.uint8))
     if exponents.max(initial=0) >= 31:  # infinite, or no number
         raise ValueError("networks with numbers that are not finite")
     tails, rest = coding.decode(rest, exponents.astype(np.uint8))
     if rest or tails.max(initial=0) >= 32:
-        raise ValueError("networks with parameters that are none")
+        raise ValueError("networks with invalid parameters")
     bits = tails >> 4 << 15 | exponents << 10 | (tails & 15) << _DROPPED
     return torch.from_numpy(bits.astype(np.uint16).view(np.float16).astype(np.float32))

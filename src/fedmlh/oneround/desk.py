@@ -1,4 +1,4 @@
-"""The server's side of one round: it writes questions, and lets no statistics in that no points have."""
+"""The server's side of one round: it writes requests, and refuses statistics that no points can have."""
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
@@ -16,9 +16,9 @@ from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.terms import Counts, Terms, name_terms
 from fedmlh.oneround.wire import decode_sums
 
-#: What statistics are read as.
+#: The type that statistics are read as.
 Content = TypeVar("Content")
-#: The most bytes of a cell that is not 0, and of another number with all that surrounds it.
+#: The most bytes of a cell that is not 0, and of any other number, overhead included.
 _BYTES_PER_CELL, _BYTES_PER_NUMBER = 8, 16
 
 
@@ -28,21 +28,21 @@ class Question(Generic[Content]):
 
     part: str
     payload: bytes
-    #: Returns what the statistics of a client say, or raises Rejected.
+    #: Returns the content of a client's statistics, or raises Rejected.
     read: Callable[[int, bytes], Content]
 
     def check(self, client_id: int, reply: bytes, taken: Collection[int]) -> Content:
-        """Return what a reply says if it may count, or raise Rejected."""
+        """Return the content of a reply if it may count, or raise Rejected."""
         if client_id in taken:
             raise Rejected(Reason.DUPLICATE, "it has answered already")
         return self.read(client_id, reply)
 
 
 class Desk:
-    """Writes requests, and reads statistics that points can have."""
+    """Writes requests, and reads statistics if points can have them."""
 
     def __init__(self, task: Task, max_examples: Mapping[int, int], data: str = "") -> None:
-        """Take the most points of each client; `data` names what the points come from, where the server knows it."""
+        """Take the most points of each client; `data` names the source of the points, if the server knows it."""
         self.task = task
         self.max_examples = max_examples
         self.seeds = task.draw_seeds()
@@ -72,11 +72,11 @@ class Desk:
         return Question(SUMS, terms.encode(), partial(self.read_sums, terms=terms, num_slots=num_slots))
 
     def tell_result(self, payload: bytes) -> Question[bool]:
-        """Return what sends clients the result, for which they thank."""
+        """Return the message that sends clients the result, which they acknowledge."""
         return Question(RESULT, payload, self.read_thanks)
 
     def read_counts(self, client: int, message: bytes) -> Counts:
-        """Return the counts of a client, or Rejected."""
+        """Return the counts of a client, or raise Rejected."""
         payload, examples = self._open(COUNTS, client, message, self._most_counted)
         try:
             counts = Counts.decode(payload, self.task.num_features)
@@ -87,14 +87,14 @@ class Desk:
         return counts
 
     def read_held_out(self, client: int, message: bytes, terms: Terms, num_slots: int, whole: Extent) -> Sums:
-        """Return the sums over the held-out points of a client with such sums over all points, or Rejected."""
+        """Return the sums over a client's held-out points, which its sums over all points bound, or raise Rejected."""
         sums = self.read_sums(client, message, terms, num_slots, HELD_OUT)
         if not whole.covers(sums):
-            raise Rejected(Reason.RANGE, "more is held out than there is")
+            raise Rejected(Reason.RANGE, "more is held out than there is in all")
         return sums
 
     def read_sums(self, client: int, message: bytes, terms: Terms, num_slots: int, part: str = SUMS) -> Sums:
-        """Return the sums of a client under these terms, or Rejected."""
+        """Return the sums of a client under these terms, or raise Rejected."""
         bits, most = self.task.config.point_bits, 1
         if asks_for_buckets(self.task):
             most = max(1, self.task.num_labels)
@@ -106,16 +106,16 @@ class Desk:
             raise Rejected(Reason.MALFORMED, str(problem)) from None
 
     def read_thanks(self, client: int, message: bytes) -> bool:
-        """Return that a client has taken the result, or Rejected."""
+        """Return True if a client has acknowledged the result, or raise Rejected."""
         payload, _ = self._open(RESULT, client, message, 0, None)
         if len(payload):
-            raise Rejected(Reason.MALFORMED, "thanks that say more")
+            raise Rejected(Reason.MALFORMED, "an acknowledgement with more content")
         return True
 
     def most_cells(self, client: int, num_slots: int) -> int:
         """Return the most pairs, of slots and of slots with labels, that the points of a client can have.
 
-        Where the number of slots follows from what pairs there are, no client has many more than all should have.
+        If the number of slots is chosen by the number of pairs, no client has many more than the limit for all.
         """
         points = self.max_examples.get(client, 0)
         used = min(num_slots, most_square(self.task.config.point_bits))  # slots of one point

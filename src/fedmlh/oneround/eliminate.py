@@ -1,7 +1,7 @@
-"""Slots that occur with few others are eliminated from a system before what is left of it is made dense.
+"""Elimination of slots that occur with few others, before the rest of a system is made dense.
 
 Slots that never occur together do not stand in each other's equations, so that one sparse product eliminates a whole
-set of them. What is left is smaller and less sparse: a factorisation of it takes the cube of its size.
+set of slots. The rest is smaller and less sparse: its factorisation takes time in the cube of its size.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from fedmlh.oneround.products import multiply
 _LEAST_SHARE, _MOST_SHARE = 1 / 16, 1 / 16
 #: The most numbers that a step may add to a system.
 _MOST_FILL = 2**26
-#: Passes in which slots are picked for one step: what is still open then waits for the next step.
+#: Passes in which slots are picked for one step; slots that are still open then wait for the next step.
 _PASSES = 12
 
 
@@ -28,10 +28,10 @@ class NotPositive(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """Slots that are eliminated together, and what that does to those that come before them in the order."""
+    """Slots that are eliminated together, and their effect on the slots before them in the order."""
 
     roots: Tensor  # [gone, 1] of the squares on the diagonal
-    forward: csr_matrix  # [kept, gone] what stood in the equations of the others, divided by the roots
+    forward: csr_matrix  # [kept, gone] their entries in the equations of the others, divided by the roots
     backward: csr_matrix  # the same, transposed
 
 
@@ -45,12 +45,12 @@ class Elimination:
 
     @classmethod
     def of(cls, matrix: csr_matrix, *, at_all: bool = True) -> "Elimination":
-        """Eliminate as long as it pays, or nothing at all."""
+        """Eliminate as long as it pays; nothing unless `at_all`."""
         left, parts = np.arange(matrix.shape[0]), []
         while at_all and (gone := pick_slots(matrix)).any():
             squares = matrix.diagonal()[gone]
             if squares.min() <= 0:
-                raise NotPositive("a square of some slot is negative")
+                raise NotPositive("the square of a slot is negative")
             roots, rows = np.sqrt(squares), matrix[~gone]
             # The same numbers in both factors: the product is symmetric to the bit.
             forward = csr_matrix(rows[:, gone].multiply(1 / roots))
@@ -101,7 +101,7 @@ def _part(ordered: Tensor, step: Step) -> tuple[Tensor, Tensor]:
 
 
 def pick_slots(matrix: csr_matrix) -> np.ndarray:
-    """Return which slots a step eliminates, no two of which occur together; none where it does not pay.  # [size]"""
+    """Return which slots a step eliminates: no two that occur together, and none if it does not pay.  # [size]"""
     size, degrees = matrix.shape[0], np.diff(matrix.indptr)
     found = np.zeros(size, bool)
     places = np.flatnonzero(degrees <= _MOST_SHARE * size)

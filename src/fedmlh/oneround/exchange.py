@@ -1,4 +1,4 @@
-"""What is said in one round: the server asks for counts, then for sums under the terms that the counts gave.
+"""The exchange of one round: the server asks for counts, then for sums under terms that follow from the counts.
 
 If it has no points by which to choose λ, it then asks for the sums over the points that clients hold out.
 """
@@ -20,7 +20,7 @@ from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.terms import Counts, Terms, name_terms
 from fedmlh.oneround.wire import encode_sums
 
-#: What a client can be asked for, and what it is sent in the end.
+#: The parts that a client can be asked for, and the one that it is sent in the end.
 COUNTS, SUMS, HELD_OUT, RESULT = "counts", "sums", "held-out", "result"
 #: The most bytes of a message.
 MOST_BYTES = 2**31
@@ -28,7 +28,7 @@ MOST_BYTES = 2**31
 
 @lru_cache(maxsize=1)
 def _read_terms(payload: bytes, num_features: int) -> Terms:
-    """Return the terms of a payload, which all clients of a process are sent: it is decoded once."""
+    """Return the terms of a payload; cached, since all clients of a process are sent the same."""
     return Terms.decode(memoryview(payload), num_features)
 
 
@@ -43,7 +43,7 @@ def spread(label_map: LabelMap) -> csr_matrix:
 
 
 def asks_for_buckets(task: Task) -> bool:
-    """Say whether clients hash their labels themselves: they must where they know labels by name only."""
+    """Say whether clients hash their labels themselves, which they must if they know labels by name only."""
     return task.config.label_key == "name"
 
 
@@ -60,9 +60,9 @@ class Respondent:
         keep: Callable[[str, memoryview], None] = lambda part, payload: None,
         least: int = 0,
     ) -> None:
-        """Take the client's points; `keep` is called with the terms of its sums, and with what came of all sums.
+        """Take the client's points; `keep` is called with the terms of its sums, and with the result of all sums.
 
-        `least`: sums over a part of its points are sent only if that part and the rest have so many points each.
+        Sums over a part of its points are sent only if that part and the rest have at least `least` points each.
         """
         self.task = task
         self.client_id = client_id
@@ -107,18 +107,18 @@ class Respondent:
         return int(self.X.shape[0])
 
     def _choose_rows(self, part: str) -> np.ndarray | None:
-        """Return which points the sums of a part are over, or Rejected; None: all."""
+        """Return the points that the sums of a part are over (None: all), or raise Rejected."""
         if part == SUMS:
             return None
         if not asks_for_held_out(self.task.config):
-            raise Rejected(Reason.CONFIG, "nobody has agreed on sums over held-out points")
+            raise Rejected(Reason.CONFIG, "sums over held-out points were not agreed on")
         rows = is_held_out(self.X)
         count = int(np.count_nonzero(rows))
         if min(count, len(self) - count) < self.least:
             raise Rejected(
                 Reason.EXAMPLES,
                 f"{count:,} of {len(self):,} points are held out: fewer than min_site_points = {self.least:,} on one "
-                f"side would show too much of each",
+                f"side would show too much about each",
             )
         return rows
 

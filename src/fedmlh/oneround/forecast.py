@@ -1,4 +1,4 @@
-"""What one round will cost, before there is a run: slots, bytes, memory, and how the solution will be found."""
+"""The costs of one round before a run: slots, bytes, memory, and the method of the solution."""
 
 import dataclasses
 import math
@@ -20,15 +20,15 @@ from fedmlh.oneround.linear import index_type
 from fedmlh.oneround.solve import check_memory, describe_solution
 from fedmlh.oneround.sums import check_room
 
-#: Bits of a cell that is not 0, beside those that say where it lies: a + b log2(1 + how often the rarer of its row and
+#: Bits of a cell that is not 0, without those for its place: a + b log2(1 + how often the rarer of its row and
 #: its column occurs) + c log2(4^bits / features per point). Fitted to the messages of seven data sets, as are the
 #: numbers below (experiments/forecast.py).
 PAIR_BITS, CROSS_BITS = (-1.3, 0.8, 0.64), (-0.7, 0.63, 0.26)
-#: Bits of a feature in counts, and of a slot or a label in sums; bytes of what the coder says of itself.
+#: Bits of a feature in counts, and of a slot or a label in sums; bytes of the coder's own tables.
 _COUNT_BITS, _NUMBER_BITS, _CODER_BYTES = 6, 13, 1000
-#: Where frequencies are not known, the frequency of the r-th most frequent feature or label falls as r^-0.9.
+#: If frequencies are not known, the frequency of the r-th most frequent feature or label falls as r^-0.9.
 _FALL = 0.9
-#: More features or labels than that are counted in data only.
+#: More features or labels than this are counted in data only, not assumed.
 _MOST_ASSUMED = 10**7
 
 
@@ -107,7 +107,7 @@ class Forecast:
 
     @property
     def reasons(self) -> list[str]:
-        """What there is to say in words."""
+        """The sentences of the forecast."""
         slots = f"{self.slots:,} slots, one per feature that occurs"
         if self.slots < self.num_features:
             slots = f"{self.slots:,} slots for the {self.num_features:,} features that occur: rare ones share"
@@ -123,7 +123,7 @@ class Forecast:
 
 
 def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch.device) -> Forecast:
-    """Foresee a run of `config`; `task` is the same with its sizes chosen."""
+    """Forecast a run of `config`; `task` has the same config with its sizes chosen."""
     points, clients = occurrences.points, config.num_clients
     check_room(points, config.point_bits)
     trained = max(1, points - round(config.validation_fraction * points))
@@ -197,7 +197,7 @@ def _estimate_cells(
     size: float,
     weights: tuple[float, float, float],
 ) -> tuple[float, float]:
-    """Return how many cells of a table are not 0, and the bits that say which and what they hold."""
+    """Return how many cells of a table are not 0, and the bits that encode their places and values."""
     (often, heights), (common, widths) = rows, columns
     filled = -np.expm1(-share * scale * np.outer(often, common))
     where = _entropy(filled)
@@ -212,7 +212,7 @@ def _entropy(chance: np.ndarray) -> np.ndarray:
 
 
 def _heads(task: Task, examples: int) -> tuple[int, int]:
-    """Return the bytes around what one client sends and is sent: real heads of the three messages each way."""
+    """Return the overhead of what one client sends and is sent: real headers of three messages each way."""
     desk = Desk(task, {0: examples})
     replies = [
         pack(StatisticsHeader(desk.run, task.fingerprint, 0, part, "0" * 32, examples), b"")
@@ -223,7 +223,7 @@ def _heads(task: Task, examples: int) -> tuple[int, int]:
 
 
 def _fall(count: int, points: int, total: float) -> np.ndarray:
-    """Return falling frequencies, none above the points, which add up to the total; none below 1, but for 0."""
+    """Return falling frequencies that add up to the total; each is 0, or from 1 to the number of points."""
     rank = np.arange(1, max(1, min(count, int(total))) + 1, dtype=np.float64) ** -_FALL
     low, high = 0.0, 2.0 * points * len(rank)
     for _ in range(100):

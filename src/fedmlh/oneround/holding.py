@@ -1,4 +1,4 @@
-"""λ from sums over held-out points, where the server has no points of its own: the squared error on them adds up too.
+"""λ from sums over held-out points, if the server has no points: the squared error on them adds up as well.
 
 For weights W, outputs y and points x of the held-out part, Σ ‖y − Wᵀx‖² = tr(Wᵀ G W) − 2 tr(Wᵀ C) + Σ ‖y‖², and the
 last term is the same for every λ.
@@ -15,26 +15,26 @@ from fedmlh.oneround.choose import RIDGES, Problem, climb
 from fedmlh.oneround.solve import NotPositive, Solver
 from fedmlh.oneround.sums import Sums
 
-#: One point in so many is held out.
+#: One of this many points is held out.
 SHARE = 10
-#: λ and the power of counts where nothing can choose them; squared errors never choose the power.
+#: λ and the power of counts if nothing can choose them; squared errors never choose the power.
 RIDGE, POWER = 1.0, 0.05
-#: Fewer held-out points choose nothing.
+#: The fewest held-out points that choose λ.
 LEAST = 20
 #: Outputs whose errors are added up, evenly spread from the most frequent to the rarest.
 _MOST_OUTPUTS = 256
 
 
 def asks_for_held_out(config: Config) -> bool:
-    """Say whether λ is chosen from held-out sums: the server holds no points out, and λ is not set."""
+    """Say whether λ is chosen from held-out sums: if the server holds no points out, and λ is not set."""
     return config.training == "one-round" and config.validation_fraction == 0 and config.ridge == 0
 
 
 def is_held_out(X: csr_matrix) -> np.ndarray:
     """Say for each point whether it is held out.  # [n, d] -> bool [n]
 
-    That follows from the point alone. So it does not depend on who holds it, and a server cannot ask for the sums over
-    one part of a site's points after the other.
+    This follows from the point alone. So it does not depend on which client has the point, and a server cannot ask for
+    the sums over one part of a site's points after the other.
     """
     cells = X.indices.astype(np.uint64) << np.uint64(32) | X.data.astype(np.float32).view(np.uint32)
     ahead = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix(cells))])  # modulo 2^64, as all that follows
@@ -51,7 +51,7 @@ def _mix(numbers: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much there is in the sums of a client: no part of its points has more."""
+    """Bounds from the sums of a client, which the sums over a part of its points cannot exceed."""
 
     points: int
     squares: csr_matrix  # [1, s]
@@ -63,7 +63,7 @@ class Extent:
         return cls(sums.points, csr_matrix(sums.diagonal), sums.cross[0])
 
     def covers(self, part: Sums) -> bool:
-        """Say whether the sums over a part of the points hold no more than there is."""
+        """Say whether the sums over a part of the points stay within the bounds."""
         other = Extent.of(part)
         return (
             other.points <= self.points
@@ -89,7 +89,7 @@ def choose_ridge(fit: Problem, held_out: Problem, device: torch.device) -> float
 
 
 def measure_error(held_out: Problem, solution: np.ndarray, outward: np.ndarray) -> float:
-    """Return the squared error of a solution on held-out points, without what does not depend on it.
+    """Return the squared error of a solution on held-out points, without the term that it does not change.
 
     # [1 + s, k], and of the same outputs Σ x yᵀ of the held-out points [1 + s, k]
     """

@@ -22,7 +22,7 @@ class Linear:
     """Weights [1 + s, m], row by row: those that were kept, as levels of the row's scale."""
 
     starts: np.ndarray  # int64 [2 + s]
-    columns: np.ndarray  # uint16 or uint32, rising within a row
+    columns: np.ndarray  # uint16 or uint32, ascending within a row
     levels: np.ndarray  # int8
     scales: np.ndarray  # float32 [1 + s]
     num_outputs: int  # m
@@ -38,7 +38,7 @@ class Linear:
         return csr_matrix((values, self.columns.astype(np.int32), self.starts), shape=shape)
 
     def score(self, X: "csr_matrix") -> "Tensor":
-        """Return what each point has of each output.  # [n, 1 + s] -> [n, m]"""
+        """Return the score of each point for each output.  # [n, 1 + s] -> [n, m]"""
         import torch
 
         return torch.from_numpy((X @ self.weights).toarray())
@@ -52,7 +52,7 @@ class Linear:
 
     @classmethod
     def decode(cls, payload: memoryview, num_slots: int, num_outputs: int) -> "Linear":
-        """Return the model of what encode wrote; ValueError where it is none of these sizes."""
+        """Return the model that encode wrote; raise ValueError if it is none of these sizes."""
         starts = np.frombuffer(payload[: 8 * (num_slots + 2)], np.int64)
         count, width = int(starts[-1]), np.dtype(index_type(num_outputs)).itemsize
         ends = np.cumsum([starts.nbytes, count * width, count, 4 * (num_slots + 1)])
@@ -72,7 +72,7 @@ class Linear:
 
     @property
     def sound(self) -> bool:
-        """Whether the arrays fit each other, as those from a file may not."""
+        """Whether the arrays fit each other; those from a file may not."""
         return (
             self.starts.dtype == np.int64
             and self.levels.dtype == np.int8
@@ -98,7 +98,7 @@ class Linear:
 
 
 def index_type(num_outputs: int) -> type[np.unsignedinteger]:
-    """Return the type that numbers so many outputs."""
+    """Return the smallest integer type for the numbers of all outputs."""
     return np.uint16 if num_outputs <= 2**16 else np.uint32
 
 
@@ -107,8 +107,8 @@ def compress(
 ) -> Linear:
     """Solve for all outputs, block by block, and keep of all weights the `most` that matter most.
 
-    `solve` returns the weights of some outputs [1 + s, k]. What a weight matters is its square times how much its slot
-    is used [1 + s]: what leaving it out adds to the squared error where slots do not go together. sizes: m, most.
+    `solve` returns the weights of some outputs [1 + s, k]. A weight matters by its square times the usage of its slot
+    [1 + s]: this is what leaving it out adds to the squared error if slots are independent. sizes: m, most.
     """
     from scipy.sparse import coo_matrix
 
@@ -119,7 +119,7 @@ def compress(
     least = 0.0
     if most < cells:
         sample = np.abs(solve(few) * relevance)
-        # Some more than there is room for: the exact bound is found among those that were kept.
+        # Slightly more than fit are kept here: the exact bound is found among them.
         least = float(np.quantile(sample, max(0.0, 1 - 1.1 * most / cells)))
     rows, columns, values = [], [], []
     for block in blocks:
@@ -134,10 +134,10 @@ def compress(
         matters = np.abs(value) * relevance[row, 0]
         bound = np.partition(matters, len(matters) - most)[len(matters) - most]
         kept = matters > bound
-        # Of those that matter the same, the first.
+        # Among weights that matter equally, the first are kept.
         kept[np.flatnonzero(matters == bound)[: most - np.count_nonzero(kept)]] = True
         row, column, value = row[kept], column[kept], value[kept]
-    # In the order of rows; within a row columns rise, since blocks do.
+    # In the order of rows; within a row columns ascend, since blocks do.
     kept_weights = coo_matrix((value, (row, column)), shape=(len(usage), num_outputs)).tocsr()
     starts, value = kept_weights.indptr.astype(np.int64), kept_weights.data
     filled = np.flatnonzero(np.diff(starts))

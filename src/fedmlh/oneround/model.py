@@ -1,4 +1,4 @@
-"""A trained model of one round at work, and on disk."""
+"""A trained model of one round: its features and its ranker."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _LARGEST_BATCH = 1024
 
 @dataclass(frozen=True)
 class SlotFeatures:
-    """Raw features to what the linear model sees: slots of points of length 1, and the 1 in front."""
+    """Maps raw features to the input of the linear model: slots of points of length 1, and a 1 in front."""
 
     slots: Slots
 
@@ -34,13 +34,13 @@ class LinearRanker:
         self.decoder = Decoder(buckets, num_buckets)  # [R, p]
 
     def score(self, model: Linear, X: csr_matrix) -> Tensor:
-        """Return what each point has of each bucket.  # [n, 1 + s] -> [R, n, B]"""
+        """Return the score of each point for each bucket.  # [n, 1 + s] -> [R, n, B]"""
         return fold(model.score(X), self.decoder)
 
     def rank(
         self, model: Linear, features: tuple[csr_matrix, ...], k: int, excluded: csr_matrix | None = None
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows, labels [n, k] and scores [n, k] of one batch after another; label -1 where there are fewer than k."""
+        """Yield rows, labels [n, k] and scores [n, k] per batch; label -1 where a point has fewer than k."""
         (X,) = features
         size = max(1, min(_LARGEST_BATCH, _BATCH_NUMBERS // model.num_outputs))
         for begin in range(0, X.shape[0], size):

@@ -1,7 +1,7 @@
-"""Points as whole numbers: weighted, scaled to length 1, then rounded, each point by itself.
+"""Points as whole numbers: each point is weighted, scaled to length 1 and rounded by itself.
 
-Sums of whole numbers do not depend on who adds them up, or in which order. All steps before are made one after the
-other in double precision, so that a point becomes the same numbers on every machine.
+Sums of whole numbers do not depend on the order of additions. All steps before that are done one by one in double
+precision, so that a point becomes the same numbers on every machine.
 """
 
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from fedmlh.hashing.features import SIGN_SEED
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-#: Of slots that are fewer than the features: the share that belongs to one feature each.
+#: If there are fewer slots than features: the share of slots that belong to one feature each.
 OWN_SHARE = (3, 4)
 #: Weights of words are rounded to this part of one, so that machines whose logarithms differ agree.
 _WEIGHT_STEP = 2**10
-#: No feature goes there.
+#: The place of features that have no slot.
 NOWHERE = -1
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each feature goes. The most frequent features come first, and own a slot each."""
+    """The slot of each feature. The most frequent features come first, and have a slot of their own."""
 
     places: np.ndarray  # int32 [d]
     signs: np.ndarray  # int8 [d]
@@ -36,7 +36,7 @@ class Slots:
     def fit(cls, frequencies: np.ndarray, num_points: int, limit: int, seed: int, *, weigh: bool) -> "Slots":
         """Derive the slots from the number of points that have each feature; at most `limit`, 0: one per feature.
 
-        `weigh`: the rarer a feature, the more it counts (inverse document frequency).
+        If `weigh`, rare features count more (inverse document frequency).
         """
         occurring = int(np.count_nonzero(frequencies))
         order = np.argsort(-frequencies, kind="stable")[:occurring]

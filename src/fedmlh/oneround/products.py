@@ -1,4 +1,4 @@
-"""Products with sparse matrices on all threads. Each number is summed up by one thread: their number changes no bit."""
+"""Products with sparse matrices on all threads; one thread sums each value, so that threads change no bit."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +12,9 @@ from torch import Tensor
 
 #: Operations from which a second thread pays.
 _LARGE = 1 << 22
-#: Columns of an inverse that lie together: all their rows stay in the cache of a core while a product is made.
+#: Columns per panel of an inverse: all their rows stay in the cache of a core while a product is computed.
 _PANEL = 64
-#: Columns of an inverse that are made at once.
+#: Columns of an inverse that are computed at once.
 _AT_ONCE = 16 * _PANEL
 #: The share of numbers other than 0 up to which a sparse product is faster than a dense one.
 _SPARSE_SHARE = 1 / 16
@@ -25,7 +25,7 @@ def multiply(matrix: csr_matrix, columns: np.ndarray) -> np.ndarray:
     threads = torch.get_num_threads()
     if threads == 1 or matrix.nnz * columns.shape[1] < _LARGE:
         return np.asarray(matrix @ columns)
-    # Rows are shared out by the numbers in them.
+    # Threads get rows with about equally many nonzeros.
     edges = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, 4 * threads + 1)[1:-1])
     product = np.empty((matrix.shape[0], columns.shape[1]), np.result_type(matrix, columns))
 

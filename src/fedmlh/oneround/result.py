@@ -1,4 +1,4 @@
-"""What all clients are sent in the end: λ, the power, and the sums, from which they can solve, or the model.
+"""The result that all clients are sent: λ, the power, and either the model or the sums, from which it follows.
 
 Where networks correct the model, they follow, with their weight.
 """
@@ -12,13 +12,13 @@ from fedmlh.oneround.wire import decode_sums, encode_sums, read_points
 
 _HEAD = struct.Struct("<Bdd")
 _IS_MODEL, _HAS_NETWORKS = 1, 2
-#: Behind the head where there are networks: their weight, and the bytes of their parameters, which come last.
+#: Behind the head if there are networks: their weight, and the bytes of their parameters, which come last.
 _NETWORKS = struct.Struct("<dQ")
 
 
 @dataclass(frozen=True)
 class Result:
-    """Sums and model, encoded; the smaller is what is sent."""
+    """Sums and model, encoded; the smaller of the two is sent."""
 
     ridge: float
     power: float
@@ -51,14 +51,14 @@ class Result:
 
     @property
     def figures(self) -> dict[str, object]:
-        """Return what a summary says of it."""
+        """Return the figures for a summary."""
         sizes = {"sums_bytes": len(self.sums), "model_bytes": len(self.model), "networks_bytes": len(self.networks)}
         return {"what": "model" if len(self.model) < len(self.sums) else "sums", **sizes}
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a result says."""
+    """The content of a result."""
 
     ridge: float
     power: float
@@ -70,13 +70,13 @@ class Opened:
 def open_result(
     payload: memoryview, num_slots: int, num_columns: int, num_outputs: int, bits: int, most: int
 ) -> Opened:
-    """Return λ, the power, and sums over so many columns or a model of so many outputs; ValueError for neither."""
+    """Return sums with `num_columns` columns, or a model with `num_outputs` outputs; raise ValueError for neither."""
     if len(payload) < _HEAD.size:
         raise ValueError("it has no head")
     kind, ridge, power = _HEAD.unpack_from(payload)
     rest = payload[_HEAD.size :]
     if kind > _IS_MODEL + _HAS_NETWORKS or not 0 < ridge <= 1e9 or not 0 <= power <= 1:
-        raise ValueError("a head that makes no sense")
+        raise ValueError("an invalid head")
     weight, networks = 0.0, payload[:0]
     if kind & _HAS_NETWORKS:
         if len(rest) < _NETWORKS.size:
@@ -84,7 +84,7 @@ def open_result(
         weight, size = _NETWORKS.unpack_from(rest)
         rest = rest[_NETWORKS.size :]
         if not 0 < weight <= 1e9 or not 0 < size <= len(rest):
-            raise ValueError("networks that make no sense")
+            raise ValueError("an invalid head of networks")
         rest, networks = rest[: len(rest) - size], rest[len(rest) - size :]
     found: Sums | Linear
     if kind & _IS_MODEL:

@@ -21,17 +21,17 @@ from fedmlh.oneround.sums import Sums
 
 #: The largest residual of a column, relative to its right-hand side, in double precision.
 RESIDUAL = 1e-5
-#: Up to so many slots, a factorisation in double precision takes less than single precision and its corrections.
+#: Up to this many slots, a factorisation in double precision is faster than single precision with corrections.
 _MOST_DOUBLE = 20_000
-#: So many times as many columns as slots are solved for by the inverse, which most columns have little to do with.
+#: If columns are this many times as many as slots, the inverse is faster, since most columns are mostly 0.
 _MANY_COLUMNS = 1.5
-#: Corrections, and steps of conjugate gradients for each, before the numbers must be hopeless.
+#: The most corrections, and steps of conjugate gradients for each, before the system counts as unsolvable.
 _MOST_CORRECTIONS, _MOST_STEPS = 10, 200
-#: How far conjugate gradients go in single precision before the residual is taken anew.
+#: How far conjugate gradients go in single precision before the residual is computed again.
 _INNER = 1e-3
-#: Slots whose own block conjugate gradients are preconditioned with: those that make the sums ill-conditioned.
+#: Slots whose block preconditions conjugate gradients: the most frequent, which make the sums ill-conditioned.
 _HEAD = 4_000
-#: Operations per second of a factorisation and of sparse products, and steps, as far as the choice needs them.
+#: Rough operations per second of a factorisation and of sparse products, and rough steps, to choose between them.
 _DENSE_RATE, _SPARSE_RATE, _EXPECTED_STEPS = 1e11, 1.5e9, 12
 
 
@@ -59,7 +59,7 @@ class System:
         return torch.from_numpy(self.matrix.astype(kind).toarray()).to(device)
 
     def residual(self, right: Tensor, solution: Tensor) -> Tensor:
-        """Return what is left of the right-hand sides, in double precision."""
+        """Return the residual of the right-hand sides, in double precision."""
         product = torch.from_numpy(multiply_sparse(self.matrix, solution.cpu().numpy()))
         return right - product.to(right.device)
 
@@ -68,11 +68,11 @@ class Solver:
     """Solves one system for many right-hand sides."""
 
     def __init__(self, system: System, num_columns: int, device: torch.device, *, exact: bool = True) -> None:
-        """Prepare for about so many columns; without `exact`, in single precision and unchecked."""
+        """Prepare for about `num_columns` columns; without `exact`, in single precision and unchecked."""
         self.system = system
         self.device = device
         self.exact = exact
-        # A GPU has factorised the whole system before it could be taken apart.
+        # A GPU factorises the whole system in less time than its elimination would take.
         self._elimination = Elimination.of(system.matrix, at_all=device.type == "cpu")
         self._core = System(self._elimination.core)
         self.double = exact and is_double(self._core.size, device)
@@ -87,7 +87,7 @@ class Solver:
         if not self.exact:
             return solution
         bounds = RESIDUAL * right.norm(dim=0)
-        if self.double:  # a factorisation in double precision is exact far beyond the bound: a few columns show it
+        if self.double:  # double precision is exact far beyond the bound: checking a few columns suffices
             few = slice(0, 8)
             if (self.system.residual(right[:, few], solution[:, few]).norm(dim=0) <= bounds[few]).all():
                 return solution
@@ -103,7 +103,7 @@ class Solver:
             try:
                 return self._factorise_in(torch.float32)
             except NotPositive:
-                pass  # or single precision is too coarse for so many points: double precision tells
+                pass  # perhaps single precision is too coarse for this many points: double precision decides
         return self._factorise_in(torch.float64)
 
     def _factorise_in(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -121,7 +121,7 @@ class Solver:
         return lambda right: elimination.solve(right.to(outer), solve_core)
 
     def _precondition(self) -> Callable[[Tensor], Tensor]:
-        """Conjugate gradients in single precision; the most frequent slots are solved for exactly in each step."""
+        """Return conjugate gradients in single precision, exact for the most frequent slots in each step."""
         matrix = self.system.matrix.astype(np.float32)
         head = min(_HEAD, self.system.size)
         factor = _factor(torch.from_numpy(matrix[:head, :head].toarray()).to(self.device))
@@ -141,7 +141,7 @@ class Solver:
 
 
 def conjugate(multiply: Callable[[Tensor], Tensor], precondition: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
-    """Return what preconditioned conjugate gradients make of columns of length 1, each by itself."""
+    """Solve for columns of length 1 by preconditioned conjugate gradients, each by itself."""
     solution, left = torch.zeros_like(right), right.clone()
     ahead = precondition(left)
     direction, energy = ahead.clone(), (left * ahead).sum(dim=0)
@@ -162,7 +162,7 @@ def conjugate(multiply: Callable[[Tensor], Tensor], precondition: Callable[[Tens
 
 
 def is_double(size: int, device: torch.device) -> bool:
-    """Say whether a factorisation in double precision is affordable: on a GPU, wherever there is memory for it."""
+    """Say whether a factorisation in double precision is affordable; on a GPU it is if memory suffices."""
     fits = factor_bytes(size, 8) <= available_memory(device) // 2
     return fits and (size <= _MOST_DOUBLE or device.type == "cuda")
 
@@ -170,7 +170,7 @@ def is_double(size: int, device: torch.device) -> bool:
 def is_direct(size: int, cells: int, num_columns: int, device: torch.device) -> bool:
     """Say whether a factorisation in single precision fits into memory, and is likely to be faster.
 
-    `size`: of what is left to factorise; `cells`: what a step of conjugate gradients multiplies with.
+    `size` is that of the system to factorise; `cells` are the nonzeros in a step of conjugate gradients.
     """
     if factor_bytes(size, 4) > available_memory(device) // 2:
         return False
@@ -182,7 +182,7 @@ def is_direct(size: int, cells: int, num_columns: int, device: torch.device) -> 
 
 
 def describe_solution(size: int, cells: int, num_columns: int, device: torch.device) -> tuple[str, int]:
-    """Return how a system with so many cells other than 0 is solved, and the memory that takes, more or less."""
+    """Return how a system with `cells` nonzero cells is solved, and about how much memory that takes."""
     columns = 6 * 8 * size * block_columns(size, num_columns)
     if is_double(size, device):
         return "a factorisation in double precision", factor_bytes(size, 8) + columns
@@ -193,12 +193,12 @@ def describe_solution(size: int, cells: int, num_columns: int, device: torch.dev
 
 
 def factor_bytes(size: int, width: int) -> int:
-    """Return the memory of a matrix and its factor, in numbers of so many bytes."""
+    """Return the memory of a matrix and its factor, in numbers of `width` bytes."""
     return 2 * width * size**2
 
 
 def check_memory(size: int, num_columns: int) -> None:
-    """Refuse a system for which there is no memory by any way, before anything is laid out."""
+    """Refuse a system that no method can solve in the free memory, before anything is allocated."""
     # Conjugate gradients need the head's block, and some vectors of the length of a block of columns.
     needed = factor_bytes(min(size, _HEAD), 4) + 6 * 8 * size * block_columns(size, num_columns)
     free = available_memory(torch.device("cpu"))
@@ -230,5 +230,5 @@ def _factor(matrix: Tensor) -> Tensor:
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) != 0:
-        raise NotPositive("a square of some direction is negative")
+        raise NotPositive("the square of a direction is negative")
     return factor

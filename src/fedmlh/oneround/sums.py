@@ -1,4 +1,4 @@
-"""What a client says of its points: Σ x xᵀ and Σ x yᵀ, in whole numbers that add up over clients."""
+"""The sums over a client's points: Σ x xᵀ and Σ x yᵀ, in whole numbers that add up over clients."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix, triu
 from fedmlh.errors import UserError
 from fedmlh.oneround.points import most_square
 
-#: No sum may reach it, so that int64 never overflows, not even on the way.
+#: No sum may reach it, so that int64 never overflows, intermediate results included.
 _MOST_SUM = 2**62
 
 
@@ -38,12 +38,12 @@ class Sums:
         return Sums(self.points + other.points, _tidy(self.gram + other.gram), _tidy(self.cross + other.cross))
 
     def __sub__(self, other: "Sums") -> "Sums":
-        """Return the sums without those of some of the points."""
+        """Return the sums without those over some of the points."""
         return Sums(self.points - other.points, _tidy(self.gram - other.gram), _tidy(self.cross - other.cross))
 
     @property
     def num_slots(self) -> int:
-        """s."""
+        """The number of slots, s."""
         return int(self.gram.shape[0]) - 1
 
     @property
@@ -62,7 +62,7 @@ class Sums:
 
 
 class Adder:
-    """Adds up the sums of many clients, in any order, with few large additions: an aggregation rule for sums."""
+    """Adds up the sums of many clients in any order, with few large additions: an aggregation rule for sums."""
 
     streams = True
 
@@ -92,13 +92,13 @@ class Adder:
 
 
 def check_room(num_points: int, bits: int) -> None:
-    """Refuse so many points that a sum could leave the range of its numbers."""
+    """Refuse a number of points for which a sum could overflow."""
     if num_points * most_square(bits) >= _MOST_SUM:
         raise UserError(f"{num_points:,} points with point_bits = {bits} could overflow a sum: use fewer bits")
 
 
 def _tidy(matrix: csr_matrix) -> csr_matrix:
-    """Bring a matrix into the one form that its values have."""
+    """Bring a matrix into its one canonical form."""
     matrix = csr_matrix(matrix, dtype=np.int64)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

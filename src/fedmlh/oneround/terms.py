@@ -1,4 +1,4 @@
-"""What is frozen before clients add up their points: how often each feature occurs, and where each feature goes."""
+"""The terms of sums, frozen before clients add up their points: the frequency and the slot of each feature."""
 
 import hashlib
 import struct
@@ -42,7 +42,7 @@ class Counts:
 
     @classmethod
     def decode(cls, payload: memoryview, num_features: int) -> "Counts":
-        """Return the counts of a payload; ValueError where no points have such counts."""
+        """Return the counts of a payload; raise ValueError if no points can have them."""
         if len(payload) < _COUNTED.size:
             raise ValueError("it has no head")
         (points,) = _COUNTED.unpack_from(payload)
@@ -54,20 +54,20 @@ class Counts:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is frozen once the counts are known: they, how many slots there are, and whether rarity weighs."""
+    """The terms that are frozen once counts are known: the counts, the number of slots, whether rarity weighs."""
 
     counts: Counts
     limit: int  # 0: a slot per feature
     weigh: bool
 
     def slots(self, seeds: "Seeds") -> Slots:
-        """Return where each feature goes."""
+        """Return the slot of each feature."""
         frequencies, points = self.counts.frequencies, self.counts.points
         return Slots.fit(frequencies, points, self.limit, seeds.features[0], weigh=self.weigh)
 
     @cached_property
     def name(self) -> str:
-        """Return what messages under these terms call them."""
+        """Return the name of these terms in messages."""
         return name_terms(self.encode())
 
     def encode(self) -> bytes:
@@ -76,7 +76,7 @@ class Terms:
 
     @classmethod
     def decode(cls, payload: memoryview, num_features: int) -> "Terms":
-        """Return the terms of a payload; ValueError where it holds none."""
+        """Return the terms of a payload; raise ValueError if it holds none."""
         if len(payload) < _TERMS.size:
             raise ValueError("it has no head")
         points, limit, weigh = _TERMS.unpack_from(payload)
@@ -88,5 +88,5 @@ class Terms:
 
 
 def name_terms(payload: bytes | memoryview) -> str:
-    """Return a name for the terms that a request carries; none for a request that carries none."""
+    """Return a name for the terms that a request carries; empty if it carries none."""
     return hashlib.sha256(payload).hexdigest()[:32] if len(payload) else ""

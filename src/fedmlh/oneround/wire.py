@@ -1,9 +1,9 @@
-"""Sums as bytes: lossless, and about as small as what they say.
+"""Sums as bytes: without loss, and close to their entropy.
 
-Slots and labels that do not occur are left out, and those that do are taken in the order of how often. So a row's
-columns fall into bands, each twice as wide as the one before and about evenly filled. A row says how many of its cells
-in each band are not 0, then where they lie, then what they hold. Each number is coded under a context that both sides
-know by then: how often its row and its column occur says most of what there is to expect.
+Slots and labels that do not occur are left out; the others are ordered by how often they occur. So a row's columns
+fall into bands, each twice as wide as the one before and about evenly filled. For each row and band the payload has the
+number of nonzero cells, then their places, then their values. Each number is coded under a context that both sides know
+by then: how often its row and its column occur, which predicts it well.
 """
 
 import struct
@@ -17,24 +17,24 @@ from fedmlh.entropy.vectors import by_size, decode_sparse, encode_sparse, octave
 from fedmlh.oneround.points import most_square
 from fedmlh.oneround.sums import Sums
 
-#: Classes of a row or a column, in powers of 2 of how often it occurs, and bands that are told apart.
+#: Classes of a row or a column, in powers of 2 of how often it occurs, and the number of bands with contexts.
 _CLASSES, _BANDS = 16, 16
-#: Classes of what a cell is expected to hold: of one point in half powers of 2, and of how many points.
+#: Classes of the expected value of a cell: of one point in half powers of 2, and of the number of points.
 _SIZES, _EXPECTED = 24, 10
-#: Parts of a side of the matrix in which signs are counted apart.
+#: Parts of each side of the matrix with separate frequencies of signs.
 _REGIONS = 8
-#: Numbers of a table that a message may claim: so many, and so many more per byte that is still to come. Sums over a
-#: hundred points of seven data sets have at most 2 per byte (experiments/claims.py); the coder would let 107 pass.
+#: Numbers of a table that a message may claim: a fixed number, and more per byte that is still to come. Sums over a
+#: hundred points of seven data sets have at most 2 per byte (experiments/claims.py); the coder would accept 107.
 _ANYWAY, _PER_BYTE = 1 << 18, 16
 _HEAD = struct.Struct("<QQQB")
 _HALF = np.sqrt(0.5)
-#: Comparisons in double precision may be off by so much.
+#: The tolerance of comparisons in double precision.
 _SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Slots or labels that occur: their places, how often they do, and what they hold when they do."""
+    """Slots or labels that occur: their places, how often they occur, and their typical values."""
 
     places: np.ndarray
     often: np.ndarray  # points in which it is not 0, more or less
@@ -43,7 +43,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Cells:
-    """The cells that may be other than 0, row by row: which columns of which band a row has."""
+    """The cells that may be nonzero, row by row: the columns of each band of a row."""
 
     rows: np.ndarray  # of each pair (row, band)
     starts: np.ndarray
@@ -92,7 +92,7 @@ def encode_sums(sums: Sums, bits: int) -> bytes:
 def decode_sums(
     payload: memoryview, points: int, num_slots: int, num_outputs: int, bits: int, most: int = 1, cells: int = 2**62
 ) -> Sums:
-    """Return the sums over so many points, of at most so many cells; ValueError where no points have such sums.
+    """Return the sums over `points` points, of at most `cells` cells; raise ValueError if no points can have them.
 
     `most`: how often a point can have one of the outputs; more than once only where an output is a bucket of labels.
     """
@@ -123,14 +123,14 @@ def decode_sums(
 
 
 def read_points(payload: memoryview) -> int:
-    """Return over how many points the sums of a payload are said to be; ValueError where nothing is said."""
+    """Return the number of points that a payload states for its sums; raise ValueError if it states none."""
     if len(payload) < _HEAD.size:
         raise ValueError("it has no head")
     return int(_HEAD.unpack_from(payload)[0])
 
 
 def _check_cells(table: "_Table", rows: np.ndarray, columns: np.ndarray) -> None:
-    """Refuse a product of two columns of points that is larger than the squares of both allow."""
+    """Refuse a product of two columns of points that exceeds what their squares allow."""
     row, column, values = table
     if (values.astype(np.float64) ** 2 > rows[row] * columns[column] * _SLACK).any():
         raise ValueError("a sum of products is larger than the squares allow")
@@ -208,7 +208,7 @@ def _decode_table(
 
 
 def _check_claim(count: int, rest: memoryview) -> None:
-    """Refuse to lay out far more numbers than honest sums put into so many bytes."""
+    """Refuse to allocate far more numbers than honest sums put into these bytes."""
     if count > _ANYWAY + _PER_BYTE * len(rest):
         raise ValueError(f"{len(rest):,} bytes claim {count:,} cells, more than sums over points have")
 
@@ -222,7 +222,7 @@ def _assemble(
     tables: tuple[_Table, _Table],
     bits: int,
 ) -> Sums:
-    """Put the cells back in the places of their slots and labels."""
+    """Put the cells back to the places of their slots and labels."""
     slots, labels = (axis.places + place for axis, place in zip(axes, (1, 0), strict=True))
     (row, column, values), (slot, label, crossed) = tables
     row, column = slots[row], slots[column]
@@ -249,7 +249,7 @@ def _matrix(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tu
 
 
 def _order_slots(diagonal: np.ndarray, totals: np.ndarray) -> _Axis:
-    """Slots that occur, the most frequent first, as far as sums and sums of squares say."""
+    """Return the slots that occur, the most frequent first, estimated from sums and sums of squares."""
     places = np.flatnonzero(diagonal)
     squares, sums = diagonal[places].astype(np.float64), np.abs(totals[places]).astype(np.float64)
     sums = np.maximum(sums, 1)
@@ -285,7 +285,7 @@ def _half_octave(values: np.ndarray) -> np.ndarray:
 
 
 def _fold(values: np.ndarray) -> np.ndarray:
-    """Number whole numbers of both signs from 0."""
+    """Map whole numbers of both signs to whole numbers from 0."""
     return np.where(values < 0, -2 * values - 1, 2 * values)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: after every round the whole state of a run, sealed, from which it continues to the same bits."""
+"""Checkpoints: the whole state of a run after every round, sealed, from which it resumes to the same bits."""
 
 import json
 import math
@@ -31,21 +31,21 @@ _MOST_HEADER = 2**12
 
 @dataclass
 class Progress:
-    """Where a run stands: all that is needed to go on."""
+    """The state of a run: all that is needed to resume it."""
 
     server: ServerState
     best_model: Tensor  # [P]; before the first round the initial model
     best_round: int = 0
     best_score: float = -1.0
     memories: dict[int, Memory] = field(default_factory=dict)
-    #: One record a finished round, as in metrics.jsonl.
+    #: One record per finished round, as in metrics.jsonl.
     history: list[dict[str, Any]] = field(default_factory=list)
-    #: One record an attempt, as in participation.jsonl.
+    #: One record per attempt, as in participation.jsonl.
     log: list[Attempt] = field(default_factory=list)
 
 
 class Checkpoints:
-    """The generations of checkpoints in one folder; the newest that is whole counts."""
+    """The generations of checkpoints in one folder; the newest whole one counts."""
 
     def __init__(self, folder: Path, run: str, stack: Stack, device: torch.device, num_clients: int) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class Checkpoints:
             for part, values in (("kept", memory.kept), ("staged", memory.staged)):
                 tensors |= {f"{part}.{name}": value for name, value in values.items() if name != BASE}
                 if BASE in values:
-                    # All who hold the model of a round hold the same bits: written once, under its round.
+                    # The base model of a round has the same bits at all clients: it is written once, under its round.
                     base = values[BASE]
                     sources.setdefault(_base_file(values), (base, {"model": base}))
             if tensors:
@@ -96,7 +96,7 @@ class Checkpoints:
     def load(self) -> tuple[Progress | None, list[str]]:
         """Return the newest whole generation (None if there is none yet), and what is wrong with the others."""
         if self.folder.is_symlink():
-            raise UserError(f"{self.folder} is a link, which is not followed: put what it leads to in its place")
+            raise UserError(f"{self.folder} is a link, and links are not followed: replace it by what it points to")
         problems = [
             f"{path} is {'a link' if path.is_symlink() else 'not a folder'}: not taken for a checkpoint"
             for path in self._named()
@@ -106,7 +106,7 @@ class Checkpoints:
         for folder in reversed(self._generations()):
             try:
                 progress = self._load(folder)
-                return progress, problems + [f"{why}; going on from the checkpoint before it" for why in damaged]
+                return progress, problems + [f"{why}; resuming from the checkpoint before it" for why in damaged]
             except UserError as error:
                 damaged.append(str(error))
         if damaged:
@@ -179,7 +179,7 @@ class Checkpoints:
         }
 
     def _check_state(self, state: dict[str, Any], models: dict[str, Tensor], folder: Path) -> None:
-        """A seal says that nothing was damaged, not that what was sealed makes sense."""
+        """Raise an error if the state makes no sense, which its seal does not exclude."""
         rounds, history = state["round"], state["history"]
         judged = min(1, rounds) <= state["best_round"] <= rounds
         if folder.name != f"round-{rounds:06d}" or len(history) != rounds or not judged:
@@ -197,14 +197,14 @@ class Checkpoints:
         for record in history:
             whole += [record["bytes_up"], record["bytes_down"]]
             if not isinstance(record["seconds_training"] + record["seconds_evaluation"], float):
-                raise TypeError("seconds that are no numbers")
+                raise TypeError("seconds that are not numbers")
         if not all(type(number) is int and number >= 0 for number in whole) or type(state["best_score"]) is not float:
             raise TypeError("a count that is not a whole number")
         if not all(self.stack.fits(model) for model in models.values()):
             raise ValueError("a model of another size, or with numbers that are not finite")
 
     def _read_files(self, sealed: Sealed) -> dict[str, bytes]:
-        """Read all files but the state, which together are no larger than a checkpoint of this run can be."""
+        """Read all files except the state; together they may not exceed a checkpoint of this run."""
         # The server keeps fewer than 16 vectors of the model's size, and each client fewer than 8.
         left = (16 + 8 * self.num_clients) * (4 * self.stack.num_parameters + _MOST_HEADER)
         files = {}
@@ -218,7 +218,7 @@ class Checkpoints:
         return [path for path in self._named() if _is_real_folder(path)]
 
     def _named(self) -> list[Path]:
-        """List all that has the name of a checkpoint, the oldest first."""
+        """List everything with the name of a checkpoint, the oldest first."""
         names = self.folder.glob("round-*") if self.folder.is_dir() else []
         return sorted(path for path in names if path.name[len("round-") :].isdigit())
 
@@ -228,7 +228,7 @@ def _is_real_folder(path: Path) -> bool:
 
 
 def _read_lengths(stored: dict[str, list[float]]) -> Lengths:
-    """Return the lengths of recent updates; checkpoints of before they were kept have none."""
+    """Return the lengths of recent updates; checkpoints of older versions have none."""
     lengths = Lengths(**{name: tuple(values) for name, values in stored.items()})
     if not all(type(length) is float and 0 <= length < math.inf for length in (*lengths.steps, *lengths.controls)):
         raise ValueError("the length of an update that is no length")

@@ -1,4 +1,4 @@
-"""The run folder: what a run was told, what it measured (by round, in all, by test point), and what it learned."""
+"""The run folder: the config of a run, its figures (per round, in total, per test point) and its model."""
 
 import json
 import os
@@ -27,7 +27,7 @@ FREE_ON_RESUME = {name for name, setting in SETTINGS.items() if setting.section.
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a finished run was told and what came of it."""
+    """The config and the results of a finished run."""
 
     folder: "RunFolder"
     config: Config
@@ -37,7 +37,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps what it was told, what it measured and what it learned."""
+    """The folder in which a run keeps its config, its figures and its model."""
 
     path: Path
 
@@ -52,10 +52,10 @@ class RunFolder:
         return self.path / "model"
 
     def check(self, config: Config, *, resume: bool) -> None:
-        """Make sure that the folder is free for a new run, or holds the run that is to be resumed; writes nothing."""
+        """Refuse a folder that is neither free for a new run nor holds the run to resume; write nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: {_ELSEWHERE}")
-        # What a run that died before its first round left (its config, or a part of it) is in nobody's way.
+        # Files of a run that died before its first round (its config, or a part of it) may be replaced.
         if not self.path.is_dir() or all(_is_no_result(entry.name) for entry in self.path.iterdir()):
             return
         there = {"config.toml": os.path.lexists(self.path / "config.toml"), "checkpoint": self.checkpoints.is_dir()}
@@ -73,8 +73,8 @@ class RunFolder:
     def _check_same(self, config: Config) -> None:
         """Refuse settings that would make the run in this folder another one."""
         before = self.read_config()
-        open_yet = list_open(config)  # checked once they have been chosen
-        if before.training == "one-round":  # which they do not touch; networks beside it are told apart by themselves
+        open_yet = list_open(config)  # they are checked after they have been chosen
+        if before.training == "one-round":  # they do not change it, and networks beside it check their own
             open_yet |= {name for name in OPEN if SETTINGS[name].section.training == "rounds"}
         for name in SETTINGS:
             old, new = getattr(before, name), getattr(config, name)
@@ -96,26 +96,26 @@ class RunFolder:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from None
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
-        """One line a finished round."""
+        """Write one line per finished round."""
         lines = [json.dumps({"format_version": FORMAT_VERSION, **record}) for record in history]
         write_atomically(self.path / "metrics.jsonl", "".join(line + "\n" for line in lines).encode())
 
     def write_participation(self, log: Sequence[Attempt]) -> None:
-        """One line an attempt at a round: who was asked, who counted, who did not and why."""
+        """Write one line per attempt at a round: who was asked, who counted, who did not and why."""
         lines = [json.dumps({"format_version": FORMAT_VERSION, **line.to_json()}) for line in log]
         write_atomically(self.path / "participation.jsonl", "".join(line + "\n" for line in lines).encode())
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The figures of a finished run."""
+        """Write the figures of a finished run."""
         content = {"format_version": FORMAT_VERSION, **summary}
         write_atomically(self.path / "summary.json", (json.dumps(content, indent=2) + "\n").encode())
 
     def write_points(self, points: PointHits) -> None:
-        """What the tested model found at each test point."""
+        """Write what the tested model found at each test point."""
         write_atomically(self.path / POINTS, points.encode())
 
     def read_points(self) -> PointHits | None:
-        """What the tested model found at each test point; None in folders of before it was kept."""
+        """Return what the tested model found at each test point; None in folders of older versions."""
         try:
             return PointHits.decode(read_bytes(self.path / POINTS, MOST_BINARY))
         except FileNotFoundError:
@@ -124,31 +124,31 @@ class RunFolder:
             raise UserError(f"{self.path / POINTS} is damaged ({type(error).__name__}: {error})") from None
 
     def read(self) -> FinishedRun:
-        """All that a report needs, or a UserError where the run has not finished."""
+        """Return all that a report needs, or raise UserError if the run has not finished."""
         summary, history = self.read_summary(), self.read_metrics()
         return FinishedRun(self, self.read_config(), summary, history)
 
     def read_summary(self) -> dict[str, Any]:
-        """The figures of a finished run, or a UserError where it has not finished."""
+        """Return the figures of a finished run, or raise UserError if it has not finished."""
         return dict(self._read("summary.json", lambda text: checked_summary(parse_json(text))))
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records of all rounds."""
+        """Return the records of all rounds."""
         return list(self._read("metrics.jsonl", _parse_records))
 
     def count_rounds(self) -> int:
         """Return how many rounds are finished."""
         try:
             return read_bytes(self.path / "metrics.jsonl", MOST_JSON).count(b"\n")
-        except (OSError, ValueError, UserError):  # what is wrong with it is said where it is needed
+        except (OSError, ValueError, UserError):  # the code that needs the file says what is wrong with it
             return 0
 
     def read_participation(self) -> list[Attempt]:
-        """Who took part in the attempts at all rounds."""
+        """Return who took part in the attempts at all rounds."""
         return list(self._read("participation.jsonl", _parse_log))
 
     def read_config(self) -> Config:
-        """What the run was told."""
+        """Return the config of the run."""
         text = self._read("config.toml", str, MOST_TOML)
         return Config.from_toml(text, str(self.path / "config.toml"))
 

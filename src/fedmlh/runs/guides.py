@@ -1,7 +1,7 @@
-"""Values that settings usually have, where another one may ruin a run without a word.
+"""Usual values of settings for which another value can silently ruin a run.
 
-Measured in a few rounds on the built-in data (preset demo) and on EurLex titles (recommended, in rounds): beyond these
-ranges, a step of three or ten costs half of P@1 or more on one of them.
+Measured in a few rounds on the built-in data (preset demo) and on EurLex titles (recommended, in rounds): a factor of
+three or ten beyond these ranges costs half of P@1 or more on one of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ class Guide:
     setting: str
     low: float
     high: float
-    #: The condition, and in which words it is told.
+    #: The condition, and its wording.
     holds: Callable[[Config], bool]
     condition: str
-    #: What becomes of other values.
+    #: What happens with other values.
     sentence: str
 
 
@@ -56,7 +56,7 @@ GUIDES = (
 
 
 def list_unusual(config: Config) -> Iterator[str]:
-    """Yield for each setting with a value outside its usual range what is usual, and what becomes of others."""
+    """Yield a sentence per setting outside its usual range: what is usual, and what happens otherwise."""
     for guide in GUIDES:
         value = getattr(config, guide.setting)
         if guide.holds(config) and not guide.low <= value <= guide.high:

@@ -1,7 +1,7 @@
-"""Jobs side by side: each result is kept as it comes, and what an earlier call has finished is not run again.
+"""Jobs side by side: each result is kept as it comes, and jobs that an earlier call finished are not run again.
 
-A job runs with one thread in another process, which lives no longer than the one that waits for it. A job that fails
-is named with the reason, and does not cost the others.
+A job runs with one thread in another process, which ends when its parent ends. A job that fails is named with the
+reason, and the others still run.
 """
 
 import math
@@ -30,7 +30,7 @@ _JOB_MEMORY = 3 << 30
 #: Processes that share one GPU; more of them wait for each other.
 _GPU_JOBS = 6
 
-#: What a job finds, as JSON.
+#: The result of a job, as JSON.
 Found = dict[str, Any]
 
 
@@ -38,15 +38,15 @@ Found = dict[str, Any]
 class Job:
     """A call that another process can make."""
 
-    #: What tells the job from others, as JSON.
+    #: Identifies the job, as JSON.
     key: Found
     call: Callable[..., Found]
     arguments: tuple[Any, ...] = ()
-    #: How people are told of it, unlike any other job's; default: the values of the key.
+    #: The job's name in messages, different from all others; default: the values of the key.
     name: str = ""
-    #: About how long it takes, in no particular unit.
+    #: About how long it takes, in any unit.
     work: float = 1.0
-    #: Whether it measures time, which other jobs would take from it.
+    #: Whether it measures time, so that no other job may run beside it.
     alone: bool = False
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Job:
             object.__setattr__(self, "name", ", ".join(map(str, self.key.values())))
 
 
-#: Called when a job ends: with what it found or why it failed, the work that is done, and all that there was.
+#: Called when a job ends: with its result or why it failed, the work that is done, and the work of all jobs.
 Watch = Callable[[Job, Found | str, float, float], None]
 
 
@@ -62,15 +62,15 @@ class Store(Protocol):
     """Where results are kept from one call to the next."""
 
     def find(self, job: Job) -> Found | None:
-        """Return what an earlier call has kept of exactly this job, or None."""
+        """Return the result of exactly this job that an earlier call has kept, or None."""
 
     def keep(self, job: Job, found: Found) -> None:
-        """Keep what a job has found."""
+        """Keep the result of a job."""
 
 
 @dataclass
 class Results:
-    """What is known so far, by the names of the jobs, and why the rest is missing."""
+    """The results so far, by the names of the jobs, and why others are missing."""
 
     found: dict[str, Found] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def run_jobs(
 ) -> Results:
     """Return the results of all jobs, after running those that the store does not have.
 
-    `begin` is told how much work there is. No job is begun after so many `minutes`.
+    `begin` is told how much work there is. No job is begun after this many `minutes`.
     """
     results, waiting = Results(), list[Job]()
     for job in jobs:
@@ -99,7 +99,7 @@ def run_jobs(
     done, total = 0.0, sum(job.work for job in waiting)
     begin(total)
     stop = time.monotonic() + 60 * minutes
-    # Each timing comes in a process of its own: what ran there before would change it.
+    # Each timing runs in a new process: what ran there before would change it.
     timings = [[job] for job in waiting if job.alone]
     others = sorted((job for job in waiting if not job.alone), key=lambda job: -job.work)
     for batch in (*timings, others):
@@ -144,14 +144,14 @@ def _run_batch(jobs: Sequence[Job], processes: int, stop: float) -> Iterator[tup
     if not jobs:
         return
     spawn = multiprocessing.get_context("spawn")  # forking after torch has started threads may hang
-    # Nothing is ever sent through it: workers end when its other end is closed, be it because we are done or dead.
+    # Nothing is ever sent through it: workers end when its other end is closed, because this process is done or dead.
     alive, hold = spawn.Pipe(duplex=False)
     with alive, hold:
         pool = ProcessPoolExecutor(min(processes, len(jobs)), spawn, _start_worker, (alive,))
         waiting, running = iter(jobs), dict[Future[Found], Job]()
         try:
             while True:
-                # None is submitted before it can begin, since there may be no time left for it then.
+                # A job is submitted only when it can begin, since the time may be over by then.
                 while len(running) < processes and time.monotonic() < stop and (job := next(waiting, None)):
                     running[pool.submit(job.call, *job.arguments)] = job
                 if not running:
@@ -159,7 +159,7 @@ def _run_batch(jobs: Sequence[Job], processes: int, stop: float) -> Iterator[tup
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), _outcome(future)
         except BaseException:
-            # Nobody waits for the jobs that are running.
+            # Jobs that still run are not waited for.
             hold.close()
             pool.shutdown(cancel_futures=True)
             raise
@@ -171,7 +171,7 @@ def _outcome(future: Future[Found]) -> Found | str:
         return future.result()
     except BrokenProcessPool:
         raise UserError(
-            "a worker process died, most likely for want of memory: run it again with fewer jobs at a time (--jobs); "
+            "a worker process died, most likely for lack of memory: run it again with fewer jobs at a time (--jobs); "
             "what is finished is kept"
         ) from None
     except Exception as error:  # one failed job must not cost the others
@@ -179,7 +179,7 @@ def _outcome(future: Future[Found]) -> Found | str:
 
 
 def _start_worker(alive: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C as well, and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C as well, and decides
     threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
     torch.set_num_threads(1)
 

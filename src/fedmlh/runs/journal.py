@@ -1,4 +1,4 @@
-"""Messages on disk as they came: appended one by one, so that a process that is killed loses none but the last."""
+"""A journal of messages on disk, appended as they come, so that a process that is killed loses at most the last one."""
 
 import os
 import struct
@@ -43,9 +43,9 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield client and message; what was cut off in the middle of writing is left out."""
+        """Yield client and message; a message that was cut off while it was written is left out."""
         if self.path.is_symlink():
-            raise UserError(f"{self.path} is a link, which is not followed: put what it leads to in its place")
+            raise UserError(f"{self.path} is a link, and links are not followed: replace it by what it points to")
         if not self.path.is_file():
             return
         with open(self.path, "rb") as file:

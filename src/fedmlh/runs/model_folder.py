@@ -51,11 +51,11 @@ class Bundle:
     weights: np.ndarray | Linear  # of networks, float32 [P], or of one round
     labels: Labels
     text: TextFeatures | None
-    #: Names the data it was trained on.
+    #: The fingerprint of the data that it was trained on.
     data: str
     #: Where svmlight input counts features from, if the training data was of that kind.
     first_feature: int | None
-    #: Of one round: what decides where a feature goes.
+    #: Of one round: the terms, which decide the slot of each feature.
     terms: Terms | None = None
     #: Of one round: the networks beside the linear model, if there are any.
     networks: Networks | None = None
@@ -122,7 +122,7 @@ def have_same_weights(mine: Path, theirs: Path, root: Path | None = None) -> boo
 
 
 def load_bundle(folder: Path, root: Path | None = None) -> Bundle:
-    """Read a model folder; whatever is wrong with it becomes a UserError. No link is followed below `root`.
+    """Read a model folder, or raise UserError for anything wrong with it; no link is followed below `root`.
 
     The weights stay in their files, which are mapped into memory.
     """
@@ -179,7 +179,7 @@ def _load_networks(sealed: Sealed, task: Task, about: Any, folder: Path) -> Netw
     beside = Task(config, task.num_features, task.num_labels)
     weight = float(about["weight"])
     if config.method != "fedmlh" or not math.isfinite(weight):
-        raise ValueError("networks beside a linear model that cannot stand there")
+        raise ValueError("networks that cannot correct this linear model")
     weights = _load_weights(sealed, "networks.safetensors", beside, np.float16)
     return Networks(beside, _read_seeds(about["seeds"], beside), weights, weight)
 

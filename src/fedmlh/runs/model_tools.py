@@ -1,4 +1,4 @@
-"""A stored model at work on whole data sets, with torch."""
+"""The features and the ranker of a stored model, for whole data sets, with torch."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedmlh.runs.model_folder import Bundle
 
 
 def make_tools(bundle: Bundle, device: str | torch.device) -> tuple[Features, Ranks, Any]:
-    """Return what makes raw features what the model sees, what ranks labels, and the model as that takes it."""
+    """Return the model's features, to be applied to raw ones, the ranker of labels, and the model that it ranks by."""
     if not isinstance(bundle.weights, Linear):
         tools = make_network_tools(bundle.task, bundle.seeds, bundle.labels, device)
         return *tools, torch.tensor(bundle.weights).to(device)

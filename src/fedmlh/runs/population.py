@@ -1,4 +1,4 @@
-"""Simulated clients before an engine gives them a place to live."""
+"""Simulated clients, before an engine makes them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -28,7 +28,7 @@ class Population:
     device: torch.device
 
     def points(self, client_id: int) -> tuple[csr_matrix, csr_matrix]:
-        """Return what a client trains on: its own points, and after them the shared ones."""
+        """Return the points that a client trains on: its own, followed by the shared ones."""
         return add_points(self.shards[client_id].X, self.shards[client_id].Y, self.shared)
 
     @property
@@ -50,5 +50,5 @@ class Population:
         return client
 
 
-#: Lets a population live as long as the context lasts, on so many workers (None: as many as there is room for).
+#: Makes the clients of a population for as long as the context lasts, on this many workers (None: as many as fit).
 Engine = Callable[[Population, int | None], AbstractContextManager[Clients]]

@@ -1,4 +1,4 @@
-"""What is worth saying of data, settings and progress as a run begins."""
+"""Remarks on data, settings and progress when a run begins."""
 
 from collections.abc import Iterator
 
@@ -9,20 +9,20 @@ from fedmlh.model.losses import find_loss
 from fedmlh.parts import find
 from fedmlh.runs.guides import list_unusual
 
-#: The most that is said of what reading the data gave cause to say.
+#: The most notes on the data that are shown.
 _MOST_NOTES = 5
 
 
 class Remark(str):
-    """A line that is not worth saying again of a further run of a comparison."""
+    """A line that is shown once for all runs of a comparison."""
 
 
 def describe_data(dataset: Dataset, partition: str) -> Iterator[Remark]:
-    """Yield what reading the data gave cause to say, and that its sites do not count."""
+    """Yield the notes on the data, and that the partition ignores its sites."""
     for note in dataset.notes[:_MOST_NOTES]:
-        yield Remark(f"of the data: {note}")
+        yield Remark(f"data: {note}")
     if len(dataset.notes) > _MOST_NOTES:
-        yield Remark(f"of the data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
+        yield Remark(f"data: {len(dataset.notes) - _MOST_NOTES:,} notes more (fedmlh data info)")
     if dataset.site_names and partition != "folder":
         sites = len(dataset.site_names)
         yield Remark(
@@ -40,7 +40,7 @@ def describe_division(division: Division, partition: str) -> Iterator[Remark]:
 
 
 def describe_settings(task: Task) -> Iterator[Remark]:
-    """Yield which settings are unusual or cost what one might not expect, where networks are trained in rounds."""
+    """Yield which settings are unusual or unexpectedly costly, if networks are trained in rounds."""
     if task.config.training == "one-round":
         if task.config.correct:
             yield from describe_settings(task.networks)

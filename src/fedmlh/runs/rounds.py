@@ -1,4 +1,4 @@
-"""A run, whatever engine reaches the clients: rounds with their checkpoints, the best one selected, tested and kept."""
+"""A run on any engine: rounds with their checkpoints; the best round is selected, tested and kept."""
 
 import time
 from collections import Counter
@@ -31,18 +31,18 @@ Tell = Callable[[str], None]
 
 
 def ignore(news: object) -> None:
-    """Do nothing with what a run tells."""
+    """Ignore a record or a line."""
 
 
 class Clients(Protocol):
-    """All that an engine is: a way to the clients, and what they keep between rounds if the server's side keeps it."""
+    """All that an engine is: a way to reach the clients, and their memories if it keeps them."""
 
     @property
     def memories(self) -> dict[int, Memory]:
-        """Return what clients keep, which a checkpoint holds; always empty if clients keep it themselves."""
+        """Return the memories of clients, for checkpoints; always empty if clients keep them themselves."""
 
     def exchange(self, sampled: Sequence[int], outbox: Outbox[PartT]) -> Iterable[tuple[int, Reply] | PartT]:
-        """Send these clients what is in the outbox, and yield their replies as federated.mail.Ask says."""
+        """Send these clients their messages, and yield their replies as federated.mail.Ask says."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Judge:
-    """Which points decide the best round, and what else is measured on the way."""
+    """The points that select the best round, and those that are measured beside them."""
 
     evaluator: Evaluator
     name: str  # "validation" or "test": the key of its metrics in the record
@@ -115,7 +115,7 @@ def conduct(
 
     if progress is not None:
         tell(describe_resumed(progress.server.round, rounds, over=is_patience_over(progress, task.config.patience)))
-        # Of the last round before the stop, the checkpoint may have been written and what follows from it not.
+        # The run may have stopped after its last checkpoint was written, but before the files that follow from it.
         write(progress)
     progress = run_rounds(server, clients, judge, watch, save, progress)
     for client, rounds in sorted(_count_clipped(progress).items()):
@@ -140,7 +140,7 @@ def run_rounds(
     save: Callable[[Progress], None] = ignore,
     progress: Progress | None = None,
 ) -> Progress:
-    """Run rounds until there are enough or none has been better for `patience`; `save` is called after each."""
+    """Run rounds until all are done or none was better for `patience` rounds; call `save` after each."""
     config = server.task.config
     if progress is None:
         state = server.begin()
@@ -151,7 +151,7 @@ def run_rounds(
         try:
             state, report = server.run_round(progress.server, clients.exchange)
         except GivenUp as end:
-            # Or a run that resumes from here would ask the same clients the same again.
+            # Else a run that resumes from here would repeat the same attempts with the same clients.
             save(replace(progress, server=end.state, memories=dict(clients.memories), log=[*progress.log, *end.log]))
             raise
         trained = time.perf_counter()
@@ -196,5 +196,5 @@ def _count_clipped(progress: Progress) -> Counter[int]:
 
 
 def is_patience_over(progress: Progress, patience: int) -> bool:
-    """Say whether no round has been better for `patience` rounds."""
+    """Say whether the last `patience` rounds have brought no better one."""
     return patience > 0 and progress.server.round - progress.best_round >= patience

@@ -1,4 +1,4 @@
-"""A federation that is simulated: a data set dealt out to clients, who train wherever the engine has room for them."""
+"""A simulated federation: a data set is distributed over clients, which train where the engine has room for them."""
 
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,9 @@ def _compare_clients(
     alone: Engine,
     tell: Tell,
 ) -> list[dict[str, Any]]:
-    """What the selected model gives each client on its held-out points, and what it would reach alone.
+    """Return a row per client: the selected model on its held-out points, and the client alone.
 
-    Alone: the best round on those same points; points that everyone was given it has as well.
+    Alone, a client trains on its own and the shared points, and its best round on the held-out points counts.
     """
     config, evaluator = population.task.config, judge.evaluator
     parts = {client_id: rows for client_id, rows in division.held_out.items() if client_id in division.shards}

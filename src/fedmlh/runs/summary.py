@@ -12,7 +12,7 @@ from fedmlh.runs.checkpoint import Progress
 
 
 def summarize(task: Task, progress: Progress, test: Examined) -> dict[str, Any]:
-    """Costs and metrics; metrics are fractions of 1 on the test part at the selected round."""
+    """Return costs and metrics; metrics are fractions of 1 on the test part at the selected round."""
     config, history, best = task.config, progress.history, progress.best_round
     model_bytes = 4 * task.stack.num_parameters
     return {
@@ -39,21 +39,21 @@ def summarize(task: Task, progress: Progress, test: Examined) -> dict[str, Any]:
     }
 
 
-#: What a table of runs shows; a summary without it is not one.
+#: The metrics in a table of runs; every summary has them.
 SHOWN_METRICS = ("precision", "precision_paper", "precision_infrequent", "ndcg", "psp")
-#: What only summaries have, since sites do not exchange it.
+#: Metrics that only summaries have, since sites do not exchange them.
 BY_LABEL = ("recall_macro", "recall_by_count")
 _TEXTS = ("name", "algorithm", "selection")
 _NUMBERS = "best_round model_bytes bytes_up_to_best bytes_down_to_best paper_volume_bytes seconds_per_round".split()
 
 
 def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
-    """A summary from a file, if it holds what a table of runs shows; else KeyError, TypeError or ValueError."""
+    """Return a summary from a file; raise KeyError, TypeError or ValueError if a table of runs cannot show it."""
     if not all(isinstance(summary[name], str) for name in _TEXTS):
         raise TypeError("a name that is not text")
     ks = summary["precision"].keys()
     values = [summary[name] for name in _NUMBERS] + [summary[metric][k] for metric in SHOWN_METRICS for k in ks]
-    # Folders of before do not have these.
+    # Folders of older versions do not have these.
     values += [value for metric in BY_LABEL for value in summary.get(metric, {}).values()]
     for client in summary.get("clients", []):
         values += [client["client"], client["examples"], client["held_out"]]
@@ -64,12 +64,12 @@ def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(record: Mapping[str, Any]) -> Any:
-    """The metrics by which the round was judged: on validation, or, in the paper's way, on test."""
+    """Return the metrics by which the round was judged: on validation, or on test with the paper's selection."""
     return record["validation"] if "validation" in record else record["test"]
 
 
 def checked_record(record: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl, if it holds what curves show; else KeyError, TypeError or ValueError."""
+    """Return a line of metrics.jsonl; raise KeyError, TypeError or ValueError if curves cannot show it."""
     values = [record["round"], record["bytes_up"], record["bytes_down"], *judged(record)["precision"].values()]
     if not all(is_number(value) for value in values):
         raise ValueError("a figure is not a number")
@@ -77,7 +77,7 @@ def checked_record(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_own(figures: Mapping[str, Any], metric: str, k: str) -> float | None:
-    """Return what a metric of a user came to, in a summary or in the row of a client; None: it was not measured."""
+    """Return the value of a user's metric in a summary or in a client's row; None if it was not measured."""
     values = figures.get(metric)
     value = values.get(k) if isinstance(values, dict) else None
     return float(value) if isinstance(value, int | float) and is_number(value) else None

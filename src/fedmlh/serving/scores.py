@@ -77,7 +77,7 @@ def _make_part(scorer: Scorer, task: Task, seeds: Seeds, keys: tuple[str, ...], 
 
 @dataclass(frozen=True)
 class LinearScorer:
-    """A linear model of one round: a row of weights per slot, of which most are left out."""
+    """A linear model of one round: a row of weights per slot; most weights are left out."""
 
     slots: Slots
     weights: Linear

@@ -1,7 +1,7 @@
-"""What a federation agrees on before it trains: the folder that the server writes and every site is handed.
+"""What a federation agrees on before it trains: the folder that the server writes and every site gets a copy of.
 
-It holds settings, sizes, the catalogue of labels and the certificate by which sites know the server; nothing in it is
-secret, and nothing in it comes from a site's data.
+It holds settings, sizes, the catalogue of labels and the certificate by which sites recognise the server. Nothing in it
+is secret, and nothing in it comes from a site's data.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ class Agreement:
     """The common terms of a federation."""
 
     address: str  # host:port at which sites reach the server
-    sites: tuple[str, ...]  # a site's number is its place here
+    sites: tuple[str, ...]  # a site's client_id is its place here
     config: Config
     num_features: int
     labels: Labels
     text: TextFeatures | None
-    #: Where svmlight files count features from; None: nobody has such files, or it does not matter.
+    #: The first feature number of svmlight files; None: there are no such files, or it does not matter.
     first_feature: int | None
     #: The certificate that vouches for the server's, PEM.
     authority: bytes
@@ -48,11 +48,11 @@ class Agreement:
         split_address(self.address)
         for name in self.sites:
             if not _SITE_NAME.fullmatch(name):
-                raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, no - or _ in front")
+                raise UserError(f"site name {name!a:.40}: use up to 32 of a-z, 0-9, - and _, first a letter or digit")
         if len(set(self.sites)) != len(self.sites):
             raise UserError("two sites have the same name: give each its own")
         if len({canonical(key) for key in self.labels.keys}) != len(self.labels):
-            raise UserError("two labels of the catalogue are the same but for blanks or the way accents are written")
+            raise UserError("two labels of the catalogue differ only in blanks or in how accents are encoded")
         if self.config.num_clients != len(self.sites):
             raise UserError(f"num_clients is {self.config.num_clients}, but there are {len(self.sites)} sites")
         for name, setting in SETTINGS.items():
@@ -67,14 +67,14 @@ class Agreement:
         return Task(self.config, self.num_features, len(self.labels))
 
     def find_client_id(self, site: str) -> int:
-        """The number by which the site is sampled."""
+        """Return the client_id by which the site is sampled."""
         if site not in self.sites:
             raise UserError(f"there is no site {site!a:.40} in this federation: its sites are {', '.join(self.sites)}")
         return self.sites.index(site)
 
     @cached_property
     def terms(self) -> dict[str, Any]:
-        """Every field on which both sides must say the same, as JSON knows it."""
+        """Return every field on which both sides must agree, as JSON values."""
         terms = {
             "format_version": FORMAT_VERSION,
             "message_version": MESSAGE_VERSION,
@@ -91,7 +91,7 @@ class Agreement:
         return dict(json.loads(json.dumps(terms)))
 
     def check(self, terms: object, whose: str) -> None:
-        """Refuse terms that differ from these, with the field that does."""
+        """Refuse terms that differ from these, with the name of the field that differs."""
         if not isinstance(terms, dict):
             raise UserError(f"{whose}: its terms cannot be read")
         for field in (*self.terms, *terms):
@@ -115,16 +115,16 @@ class Agreement:
 
     @classmethod
     def load(cls, folder: Path, root: Path | None = None, parts: Path | None = None) -> "Agreement":
-        """Read the folder; terms that this version of fedmlh would not come to itself are refused.
+        """Read the folder; refuse terms that do not follow from its config in this version of fedmlh.
 
         No link is followed below `root` (default: the folder itself). `parts` is the operator's own folder of installed
-        parts; without it, parts that are not fedmlh's own must be loaded already.
+        parts; without it, parts of users must be loaded already.
         """
         sealed = Sealed(folder, root)
         try:
             about, names = (parse_json(sealed.read(name, MOST_JSON)) for name in ("federation.json", "labels.json"))
             terms = about["terms"]
-            # Before all else: what another version means by the rest is not known.
+            # This comes first, since another version may mean something else by the rest.
             if terms["message_version"] != MESSAGE_VERSION:
                 raise UserError(
                     f"{folder}: message_version differs: the federation speaks {terms['message_version']!r:.20}, this "
@@ -151,7 +151,7 @@ class Agreement:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port, or a UserError."""
+    """Return host and port, or raise UserError."""
     found = _ADDRESS.fullmatch(address)
     if found is None or not 0 < int(found[2]) < 65536:
         raise UserError(f"address {address!a:.60}: say host:port, e.g. server.example.org:9092 (IPv4)")

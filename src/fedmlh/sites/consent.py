@@ -1,4 +1,4 @@
-"""What a site's operator must have agreed to before the site sends open statistics (training one-round)."""
+"""The consent of a site's operator, without which the site sends no open statistics (training one-round)."""
 
 from fedmlh.config import Config
 from fedmlh.errors import UserError
@@ -9,7 +9,7 @@ HOW_TO_AGREE = "to agree, prepare the site with --open-statistics"
 
 
 def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> None:
-    """Refuse a site whose operator has not agreed to what it will show, or has agreed to what nobody asks for."""
+    """Refuse a site whose operator has not agreed to what the site will show, or agreed though nothing is asked for."""
     if agreement.config.training == "rounds":
         if open_statistics:
             raise UserError("--open-statistics has no effect: with training 'rounds' sites send no statistics")
@@ -23,12 +23,12 @@ def check_consent(agreement: Agreement, site: str, open_statistics: bool) -> Non
 
 
 def check_points(config: Config, site: str, points: int) -> None:
-    """Refuse a site with so few points that its statistics would show too much of each of them."""
+    """Refuse a site with so few points that its statistics would show too much about each of them."""
     if points == 0:
         raise UserError(f"site {site} has no training points")
     least = config.min_site_points
     if config.training == "one-round" and points < least:
         raise UserError(
             f"site {site} has {points:,} training points, fewer than min_site_points = {least:,}: the sums of so few "
-            f"show too much of each; join with more points, or agree on another min_site_points (--set at init)"
+            f"show too much about each; join with more points, or agree on another min_site_points (--set at init)"
         )

@@ -1,4 +1,4 @@
-"""What a site hands in: who it is, its key, and how many points it has."""
+"""Enrolments: what a site hands to the server to take part: its name, its key and its number of points."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,13 @@ class Enrolment:
     """What a site says about itself."""
 
     site: str
-    public_key: str  # in the one way in which OpenSSH writes the key, with no comment
+    public_key: str  # as OpenSSH writes it, without a comment
     examples: int
     held_out: int
 
     @classmethod
     def load(cls, path: Path, agreement: Agreement) -> "Enrolment":
-        """Read what a site handed in; one made under other terms is refused with the field that differs."""
+        """Read an enrolment; one made under other terms is refused with the field that differs."""
         try:
             content = parse_json(read_bytes(path, _MOST_BYTES))
             agreement.check(content["terms"], str(path))
@@ -50,7 +50,7 @@ class Enrolment:
 
 
 def _read_key(text: str, whose: str) -> str:
-    """Return a site's public key as it is compared and registered, whatever comment it came with."""
+    """Return a site's public key in the form that is compared and registered, without its comment."""
     try:
         if len(text) > _MOST_KEY or "\n" in text:
             raise ValueError("not one line")

@@ -1,6 +1,6 @@
 """The server's folder of a federation.
 
-public/          the agreement, to be handed to every site
+public/          the agreement, for every site
 enrolled/        what sites hand back: one enrolment.json each, under any name
 server/          certificate and key, points to evaluate on, copies of installed parts, Flower's database and logs
 run/             the run folder, as of any run
@@ -33,9 +33,9 @@ from fedmlh.sites.private import close_folder, private_files
 from fedmlh.storage import Sealed, write_atomically, write_sealed
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, parse_json, read_bytes
 
-#: How long certificates hold.
+#: How many days certificates are valid.
 DAYS = 730
-#: Seconds after which a process that still trains is not just about to end.
+#: Seconds to wait for a process that is about to end.
 _PATIENCE = 60.0
 
 
@@ -44,11 +44,11 @@ class ServerPoints:
     """What the server measures models on: validation points (the training part of `dataset`) and a test part."""
 
     dataset: Dataset
-    #: Of training points wherever they lie: what tells frequent labels from rare ones.
+    #: Label counts of all training points, which tell frequent labels from rare ones.
     frequencies: LabelCounts
 
     def without_validation(self) -> "ServerPoints":
-        """Return the same without the points that choose; how often labels occur is still known from them."""
+        """Return these points without the validation part; label frequencies still count it."""
         none = self.dataset.train.take(np.zeros(0, np.int64))
         return ServerPoints(replace(self.dataset, train=none), self.frequencies)
 
@@ -121,7 +121,7 @@ class Federation:
         # Sizes that do not fit the data, and parts without a file, are refused before anything is written.
         _, parts = agreement.task, find_sources(config.foreign)
         server = folder / "server"
-        folder.chmod(0o700)  # also where it was there already
+        folder.chmod(0o700)  # also if it existed before
         with private_files():
             server.mkdir()
             (folder / "enrolled").mkdir()
@@ -130,11 +130,11 @@ class Federation:
             (server / "ca.crt").write_bytes(identity.authority)
             points.save(server / "yardstick")
             keep_parts(server / "parts", parts)
-        agreement.save(folder / "public")  # of which copies are handed out
+        agreement.save(folder / "public")  # every site gets a copy
         return cls(folder)
 
     def close(self) -> None:
-        """Take what an earlier version left open to other accounts away from them."""
+        """Close files to other accounts, which an earlier version may have left open."""
         self.path.chmod(0o700)
         for folder in (self.server, self.path / "enrolled", self.run.path):
             if folder.is_dir():
@@ -142,14 +142,14 @@ class Federation:
 
     @cached_property
     def agreement(self) -> Agreement:
-        """The terms."""
+        """The terms that all sites have agreed to."""
         if not (self.path / "public").is_dir():
             raise UserError(f"{self.path} is not a federation's folder: make one with `fedmlh federation init`")
         return Agreement.load(self.path / "public", self.path, self.server / "parts")
 
     @property
     def server(self) -> Path:
-        """What is the server's alone."""
+        """The folder of files that only the server may see."""
         return self.path / "server"
 
     @property
@@ -158,11 +158,11 @@ class Federation:
         return RunFolder(self.path / "run")
 
     def server_points(self) -> ServerPoints:
-        """What models are measured on."""
+        """Return the points that the server measures models on."""
         return ServerPoints.load(self.server / "yardstick", self.agreement)
 
     def enrolments(self) -> dict[int, Enrolment]:
-        """Who has enrolled, by client_id."""
+        """Return the enrolments by client_id."""
         found: dict[int, Enrolment] = {}
         keys: dict[str, str] = {}
         for path in sorted((self.path / "enrolled").glob("*.json")):
@@ -176,7 +176,7 @@ class Federation:
         return found
 
     def all_enrolments(self) -> dict[int, Enrolment]:
-        """The same once nobody is missing."""
+        """Return all enrolments, or raise UserError if a site is missing."""
         found = self.enrolments()
         missing = [name for client_id, name in enumerate(self.agreement.sites) if client_id not in found]
         if missing:
@@ -187,7 +187,7 @@ class Federation:
         return found
 
     def confirm(self) -> dict[int, Enrolment]:
-        """Keep as confirmed by the operator how many points each enrolled site may count; return who they are."""
+        """Record that the operator confirms the number of points of each enrolled site; return the enrolments."""
         found = self.enrolments()
         claims = {enrolment.site: [enrolment.public_key, enrolment.examples] for enrolment in found.values()}
         with private_files():
@@ -195,7 +195,7 @@ class Federation:
         return found
 
     def check_confirmed(self, enrolments: Mapping[int, Enrolment]) -> None:
-        """Refuse numbers of points that weigh in the result and that the operator has not confirmed as they are."""
+        """Refuse numbers of points that weigh in the result if the operator has not confirmed exactly these."""
         config = self.agreement.config
         if config.training != "one-round" and config.weighting != "examples":
             return
@@ -213,27 +213,27 @@ class Federation:
             )
 
     def lock(self) -> AbstractContextManager[None]:
-        """Be the only writer in the run folder; a process that is about to end is waited for."""
+        """Hold the lock of the run folder; wait for a process that is about to end."""
         return hold(self.run.path, _PATIENCE)
 
     def write_nodes(self, nodes: dict[int, int]) -> None:
-        """Keep under which node each site's key is registered."""
+        """Record under which node each site's key is registered."""
         write_atomically(self.server / "nodes.json", json.dumps(nodes).encode())
 
     def read_nodes(self) -> dict[int, int]:
-        """The node of each site."""
+        """Return the node of each site by client_id."""
         return {int(client_id): int(node) for client_id, node in _read_json(self.server / "nodes.json").items()}
 
     def write_outcome(self, problem: str | None) -> None:
-        """How the run ended: with a model, or with this sentence."""
+        """Record how the run ended: with a model (None), or with this sentence."""
         write_atomically(self.server / "outcome.json", json.dumps({"problem": problem}).encode())
 
     def clear_outcome(self) -> None:
-        """The run goes on."""
+        """Record that the run has not ended."""
         (self.server / "outcome.json").unlink(missing_ok=True)
 
     def read_outcome(self) -> tuple[bool, str | None]:
-        """Whether the run has ended, and the sentence if it ended badly."""
+        """Return whether the run has ended, and the sentence if it ended without a model."""
         if not (self.server / "outcome.json").is_file():
             return False, None
         problem = _read_json(self.server / "outcome.json")["problem"]

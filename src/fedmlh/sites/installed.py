@@ -1,4 +1,4 @@
-"""Parts that the operator of a server or a site has installed: copies of their files, in a folder of its own.
+"""Parts that the operator of a server or a site has installed: copies of their files, in a separate folder.
 
 The terms of a federation name parts by their hashes and carry no code. Only the operator's own command writes the
 folder that is read here, and a copy is executed only if the terms name its hash.
@@ -18,7 +18,7 @@ _NAMES = "names.json"
 
 
 def keep_parts(folder: Path, sources: Mapping[str, tuple[str, bytes]]) -> None:
-    """Write copies of files of parts, given by their hashes; without any there is no folder."""
+    """Write copies of files of parts, given by hash; if there are none, no folder is made."""
     if sources:
         names = json.dumps({sha256: file for sha256, (file, _) in sources.items()}, indent=1)
         copies = {f"{sha256}.py": source for sha256, (_, source) in sources.items()}
@@ -26,7 +26,7 @@ def keep_parts(folder: Path, sources: Mapping[str, tuple[str, bytes]]) -> None:
 
 
 def load_kept(folder: Path, root: Path, agreed: Mapping[str, str]) -> None:
-    """Execute the copies that the terms name, part by part and hash by hash; no link is followed below `root`."""
+    """Execute the copies whose hashes the terms name for each part; no link is followed below `root`."""
     if not agreed:
         return
     sealed = Sealed(folder, root)

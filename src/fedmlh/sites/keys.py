@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """All PEM: the authority's certificate, which sites are handed, and the server's certificate and key."""
+    """The authority's certificate, which sites get, and the server's certificate and key; all PEM."""
 
     authority: bytes
     certificate: bytes
@@ -23,7 +23,7 @@ class ServerIdentity:
 
 
 def make_server_identity(hosts: list[str], days: int) -> ServerIdentity:
-    """An authority whose key is thrown away once it has signed the one certificate for these hosts."""
+    """Make an authority and one certificate for these hosts; the authority's key is thrown away after signing it."""
     now = datetime.datetime.now(datetime.UTC)
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmlh federation")])
@@ -66,14 +66,14 @@ def make_server_identity(hosts: list[str], days: int) -> ServerIdentity:
 
 
 def make_node_key() -> tuple[bytes, bytes]:
-    """A site's private and public key, as OpenSSH writes them (ECDSA, P-384)."""
+    """Make a site's private and public key, as OpenSSH writes them (ECDSA, P-384)."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that only its owner can read, from the first byte on."""
+    """Write a file that only its owner can read, from the first byte on."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -20,7 +20,7 @@ class MemoryFile:
         self.path = path
 
     def load(self, run: str) -> Memory:
-        """What is kept of this run; a damaged file is as if it were not there, and the server is told of the loss."""
+        """Return what is kept of this run; a damaged file counts as lost, which the server is told."""
         try:
             first, _, rest = read_checked(self.path).partition(b"\n")
             about, tensors = json.loads(first), load_tensors(rest)
@@ -35,7 +35,7 @@ class MemoryFile:
             return Memory()
 
     def save(self, run: str, memory: Memory) -> None:
-        """Keep what a client staged, in place of all that was there."""
+        """Write a client's memory in place of the old file."""
         tensors = {f"kept.{name}": value for name, value in memory.kept.items()}
         tensors |= {f"staged.{name}": value for name, value in memory.staged.items()}
         about = {"run": run, "kept_in": memory.kept_in, "staged_in": memory.staged_in}

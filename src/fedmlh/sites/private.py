@@ -1,11 +1,11 @@
-"""Files that are their owner's alone: those of a server's folder and of a site's."""
+"""Files that only their owner can read: those of a server's folder and of a site's."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: What others may not do with a new file: anything.
+#: The umask under which other accounts may do nothing with a new file.
 MASK = 0o077
 
 
@@ -20,7 +20,7 @@ def private_files() -> Iterator[None]:
 
 
 def close_folder(folder: Path) -> None:
-    """Take a folder and all that is in it away from other accounts; what a link points to stays as it is."""
+    """Close a folder and all its files to other accounts; targets of links stay as they are."""
     folder.chmod(0o700)
     for path in folder.rglob("*"):
         if path.is_symlink():

@@ -1,7 +1,7 @@
 """A site's folder: its points, what it keeps between rounds, and its key; nothing in it ever leaves the site.
 
-`enrolment.json` is the one file made to be handed out: the site's public key, how many points it has, and the terms it
-was prepared under.
+Only `enrolment.json` is made to be handed out: the site's public key, its number of points, and the terms under which
+it was prepared.
 """
 
 import json
@@ -47,7 +47,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SitePoints:
-    """A `Split` that a site trains on, over the labels it knows, and one held out, over the federation's labels."""
+    """The points of a site: a `Split` to train on, over its own labels, and one held out, over the federation's."""
 
     train: Split
     labels: Labels
@@ -75,7 +75,7 @@ def read_points(agreement: Agreement, data: Path, data_format: str, tell: Tell =
 
 
 def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> Split:
-    """Return points with the federation's number of features; svmlight files do not say how many there are."""
+    """Return points with the federation's number of features, which svmlight files do not state."""
     mine, agreed = dataset.num_features, agreement.num_features
     if mine != agreed and (dataset.first_feature is None or mine > agreed):
         raise UserError(f"{data}: num_features differs: {mine:,} here, {agreed:,} in the federation")
@@ -86,8 +86,8 @@ def _widen(dataset: Dataset, split: Split, agreement: Agreement, data: Path) -> 
 def translate(agreement: Agreement, points: SitePoints, source: str, tell: Tell = lambda line: None) -> SitePoints:
     """Return points with the site's own labels in the federation's terms.
 
-    A label is looked up by its canonical key, then its name. By name, a label that the catalogue does not list is
-    trained on all the same: its bucket follows from its name. By number, it cannot be.
+    A label is looked up by its canonical key, then by its name. If sites know labels by name, a label that is not in
+    the catalogue is still trained on: its bucket follows from its name. If they know labels by number, it is refused.
     """
     find = index_labels(
         Labels(*(tuple(map(canonical, part)) for part in (agreement.labels.keys, agreement.labels.names)))
@@ -132,7 +132,7 @@ def _move(Y: csr_matrix, places: np.ndarray, count: int) -> csr_matrix:
 def create_site(
     folder: Path, agreement: Agreement, site: str, points: SitePoints, *, open_statistics: bool = False
 ) -> dict[str, Any]:
-    """Write a site's folder and a new key; what is returned is its enrolment.
+    """Write a site's folder and a new key; return its enrolment.
 
     `open_statistics` is the operator's consent to what sites show with training one-round.
     """
@@ -143,7 +143,7 @@ def create_site(
     with hold(folder), private_files():
         if not is_empty(folder):
             raise UserError(f"{folder} is not empty: choose another --out")
-        folder.chmod(0o700)  # also where it was there already: the site's points are nobody else's
+        folder.chmod(0o700)  # also if it existed before: nobody else may read the site's points
         keep_parts(folder / "parts", parts)
         return _write_site(folder, agreement, site, points)
 
@@ -178,7 +178,7 @@ def _write_site(folder: Path, agreement: Agreement, site: str, points: SitePoint
 
 
 class Site:
-    """A prepared site: answers what the server sends from what lies in its folder."""
+    """A prepared site, which answers the server's messages from the files in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -199,7 +199,7 @@ class Site:
             raise UserError(f"{folder} is not a site's folder ({type(error).__name__}: {error})") from None
 
     def answer(self, message: bytes) -> bytes:
-        """Return the reply to a broadcast or a request; what the client keeps is on disk before the reply is sent."""
+        """Return the reply to a broadcast or a request; the client's memory is on disk before the reply is sent."""
         task = self.agreement.task
         if task.config.training == "one-round":
             if not (task.config.correct and claims(BroadcastHeader, message)):
@@ -226,12 +226,12 @@ class Site:
             return Respondent(task, self.client_id, train.X, train.Y, labels, self._keep, least).reply(request)
 
     def _keep(self, part: str, payload: memoryview) -> None:
-        """Keep the terms of this site's sums, and what came of the sums of all."""
+        """Write the terms of this site's sums, or the result of the sums of all sites, to disk."""
         if part in (SUMS, RESULT):
             write_checked(self.folder / part, bytes(payload))
 
     def _client(self, task: Task, seeds: Seeds) -> Client:
-        """Return the client with its points hashed by these seeds: as an earlier message left them, or now."""
+        """Return the client with its points hashed by these seeds: read from disk, or hashed now."""
         train = self.points.train
         known = self._read_prepared(task)
         if known is not None and known[0] == seeds:
@@ -255,7 +255,7 @@ class Site:
             train_shard(task.stack, task.initial(seeds.run), few, task.recipe, orders)
 
     def _read_prepared(self, task: Task) -> tuple[Seeds, HashedShard] | None:
-        """Return the hashed points that an earlier message left, if they are whole and of these terms."""
+        """Return the hashed points on disk, if they are whole and made under these terms."""
         try:
             first, _, rest = read_checked(self.folder / "prepared").partition(b"\n")
             about = json.loads(first)

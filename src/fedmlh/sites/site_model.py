@@ -24,7 +24,7 @@ from fedmlh.storage import read_checked
 
 
 def make_site_model(site: Site, out: Path, tell: Tell) -> None:
-    """Write the model folder `out`: the model that was sent, or the solution of the sums that were."""
+    """Write the model folder `out`: the model that was sent, or the solution of the sums that were sent."""
     if out.exists():
         raise UserError(f"{out} is there already: choose another --out")
     task, agreement = site.agreement.task, site.agreement

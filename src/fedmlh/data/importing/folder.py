@@ -13,7 +13,7 @@ from fedmlh.data.readers.files import MAX_LINE
 from fedmlh.errors import BadLine, UserError
 from fedmlh.storage import new_folder
 
-#: Lines are written when they have so many bytes: no more are in memory, and no file stays open, however many sites.
+#: Lines are written once they have this many bytes: no more are in memory, and no file stays open between writes.
 _BUFFER_BYTES = 8 << 20
 _MOST_SITES = 10_000
 _FILES = {False: "trn.jsonl", True: "tst.jsonl"}

@@ -34,7 +34,7 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ParsedRows:
     """Points as a text file gives them, before they become a `RawPart`: duplicates and zeros are still there."""
 
     labels: np.ndarray  # int32, point after point
@@ -52,7 +52,7 @@ class Rows:
         return sum(array.nbytes for array in vars(self).values())
 
     @classmethod
-    def join(cls, blocks: list["Rows"]) -> "Rows":
+    def join(cls, blocks: list["ParsedRows"]) -> "ParsedRows":
         """Join consecutive blocks."""
 
         def stack(name: str, dtype: type) -> np.ndarray:
@@ -87,7 +87,7 @@ def read_blocks(path: Path, file: BinaryIO, lineno: int) -> Iterator[tuple[int, 
         lineno += block.count(b"\n")
 
 
-def parse_block(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows:
+def parse_block(path: Path, lineno: int, block: bytes, grammar: Grammar) -> ParsedRows:
     """Parse a block whose first line is number `lineno`; raise BadLine if a line is wrong."""
     rows = parse_fast(block, grammar)
     return parse_plain(path, lineno, block, grammar) if rows is None else rows
@@ -140,7 +140,7 @@ def parse_line(line: bytes, grammar: Grammar) -> tuple[list[int], list[int], lis
     return labels, features, values
 
 
-def parse_plain(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows:
+def parse_plain(path: Path, lineno: int, block: bytes, grammar: Grammar) -> ParsedRows:
     """Parse line by line, in Python, as the reference; `BadLine` names the first line that is wrong."""
     labels: list[int] = []
     features: list[int] = []
@@ -161,7 +161,7 @@ def parse_plain(path: Path, lineno: int, block: bytes, grammar: Grammar) -> Rows
         values += row[2]
         counts.append((len(row[0]), len(row[1])))
     per_row = np.array(counts, np.int32).reshape(-1, 2)
-    return Rows(
+    return ParsedRows(
         np.array(labels, np.int32),
         per_row[:, 0],
         np.array(features, np.int32),
@@ -210,7 +210,7 @@ TOKENS = tabulate_tokens()
 TO_SPACES = bytes.maketrans(b",:\n\t", b"    ")
 
 
-def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
+def parse_fast(block: bytes, grammar: Grammar) -> ParsedRows | None:
     """Parse a good block as `parse_plain` does, many times as fast; return None for a block with a mistake."""
     if not block.endswith(b"\n"):
         block += b"\n"
@@ -261,7 +261,7 @@ def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
     if grammar.svmlight:
         is_point = (feature_counts > 0) | (label_counts > 0)
         feature_counts, label_counts = feature_counts[is_point], label_counts[is_point]
-    return Rows(labels.astype(np.int32), label_counts, features.astype(np.int32), values, feature_counts)
+    return ParsedRows(labels.astype(np.int32), label_counts, features.astype(np.int32), values, feature_counts)
 
 
 def read_numbers(text: bytes) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from fedmlh.data.matrix import build_features, build_labels, count_merged
 from fedmlh.data.readers.files import GUNZIP, check_unpacked, open_bytes, readable
 from fedmlh.data.readers.label_files import name_labels, number_labels, read_filter, read_labels
 from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
-from fedmlh.data.readers.lines import Grammar, Rows, parse_block, parse_whole, quote, read_blocks
+from fedmlh.data.readers.lines import Grammar, ParsedRows, parse_block, parse_whole, quote, read_blocks
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import BadLine, UserError
 from fedmlh.parts import register
@@ -34,45 +34,45 @@ def parse_header(path: Path, line: bytes, *heads: str) -> list[int]:
         raise BadLine(path, 1, str(problem)) from None
 
 
-def read_xmc_file(path: Path) -> tuple[Rows, Header, tuple[str, ...]]:
+def read_xmc_file(path: Path) -> tuple[ParsedRows, Header, tuple[str, ...]]:
     """Read the points of one file of the repository, whose header and lines must agree."""
     rows, (n, d, p), notes = read_headed_file(path, "points", "features", "labels")
     return rows, (n, d, p), notes
 
 
-def read_headed_file(path: Path, *heads: str) -> tuple[Rows, list[int], tuple[str, ...]]:
+def read_headed_file(path: Path, *heads: str) -> tuple[ParsedRows, list[int], tuple[str, ...]]:
     """Read the points of a file whose header has a number for each of `heads`; these numbers bound the ids."""
     with readable(path), open_bytes(path) as file:
         first = file.readline(200)
         header = parse_header(path, first, *heads)
         n = header[0]
         grammar = Grammar(header[1], header[2] if len(header) == 3 else MAX_LABELS)
-        blocks: list[Rows] = []
-        packed, held, count, last = path.stat().st_size, 0, 0, first
+        blocks: list[ParsedRows] = []
+        packed, unpacked, count, last = path.stat().st_size, 0, 0, first
         for lineno, block in read_blocks(path, file, 2):
             blocks.append(parse_block(path, lineno, block, grammar))
-            held += blocks[-1].nbytes  # of empty lines far more than of text
-            check_unpacked(path, packed, held, GUNZIP)
+            unpacked += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, unpacked, GUNZIP)
             count, last = count + len(blocks[-1]), block
             if count > n:
                 raise BadLine(path, n + 2, f"the header promises {n:,} points, and here is one more")
     if count != n:
         raise UserError(f"{path}: the header promises {n:,} points, the file has {count:,}; it may be cut short")
-    return Rows.join(blocks), header, note_ending(path, last)
+    return ParsedRows.join(blocks), header, note_ending(path, last)
 
 
-def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[Rows, tuple[str, ...]]:
+def read_svmlight_file(path: Path, num_labels: int = MAX_LABELS) -> tuple[ParsedRows, tuple[str, ...]]:
     """Read the points of one file without a header, its features numbered as the file has them."""
     grammar = Grammar(num_labels=num_labels, svmlight=True)
-    blocks: list[Rows] = []
+    blocks: list[ParsedRows] = []
     with readable(path), open_bytes(path) as file:
-        packed, held, last = path.stat().st_size, 0, b"\n"
+        packed, unpacked, last = path.stat().st_size, 0, b"\n"
         for lineno, block in read_blocks(path, file, 1):
             blocks.append(parse_block(path, lineno, block, grammar))
-            held += blocks[-1].nbytes  # of empty lines far more than of text
-            check_unpacked(path, packed, held, GUNZIP)
+            unpacked += blocks[-1].nbytes  # of empty lines far more than of text
+            check_unpacked(path, packed, unpacked, GUNZIP)
             last = block
-    return Rows.join(blocks), note_ending(path, last)
+    return ParsedRows.join(blocks), note_ending(path, last)
 
 
 def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
@@ -80,14 +80,14 @@ def note_ending(path: Path, last: bytes) -> tuple[str, ...]:
     return () if last.endswith(b"\n") else (f"{path.name}: the last line does not end; was the file cut short?",)
 
 
-def build_points(path: Path, rows: Rows, num_features: int) -> tuple[csr_matrix, int]:
+def build_points(path: Path, rows: ParsedRows, num_features: int) -> tuple[csr_matrix, int]:
     """Build X from parsed rows, and return it with the number of duplicates summed."""
     shape = (len(rows), num_features)
     return build_features(str(path), rows.values, rows.features, rows.feature_indptr, shape)
 
 
 def build_part(
-    path: Path, filter_path: Path | None, rows: Rows, num_features: int, num_labels: int
+    path: Path, filter_path: Path | None, rows: ParsedRows, num_features: int, num_labels: int
 ) -> tuple[RawPart, tuple[str, ...]]:
     """Build X, Y and the pairs that are not scored from parsed rows."""
     X, summed = build_points(path, rows, num_features)
@@ -96,7 +96,7 @@ def build_part(
 
 
 def build_folder(
-    layout: Layout, train: Rows, test: Rows, num_features: int, labels: Labels, notes: tuple[str, ...]
+    layout: Layout, train: ParsedRows, test: ParsedRows, num_features: int, labels: Labels, notes: tuple[str, ...]
 ) -> RawFolder:
     """Build both parts with their notes."""
     d, p = num_features, len(labels)
@@ -175,7 +175,7 @@ class Bounds:
     highest_label: int
 
     @classmethod
-    def over(cls, parts: Sequence[Rows]) -> "Bounds":
+    def over(cls, parts: Sequence[ParsedRows]) -> "Bounds":
         """Return the bounds of all parts together, so that all are read in the same way."""
         features, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "labels"))
         return cls(int(features.min(initial=1)), int(features.max(initial=-1)), int(labels.max(initial=-1)))
@@ -227,9 +227,9 @@ def read_svmlight(layout: Layout, bounds: Bounds | None = None) -> RawFolder:
     return replace(folder, first_feature=base)
 
 
-def shift_features(rows: Rows, base: int) -> Rows:
+def shift_features(rows: ParsedRows, base: int) -> ParsedRows:
     """Return rows with features counted from 0 instead of `base`."""
-    return Rows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)
+    return ParsedRows(rows.labels, rows.label_counts, rows.features - base, rows.values, rows.feature_counts)
 
 
 register("reader", "xmc", Reader(find_xmc, read_xmc))

@@ -1,4 +1,4 @@
-"""From sums to a model: λ and the power chosen, the solution cut down to a model, measured and written."""
+"""From sums to a model: choose λ and the power, solve, cut the solution down, measure the model and write it."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class Closing:
-    """What turns sums under fixed terms into a model."""
+    """Turns sums under fixed terms into a model."""
 
     task: Task
     seeds: Seeds
@@ -61,12 +61,12 @@ class Closing:
 
     @cached_property
     def slots(self) -> Slots:
-        """Where features go."""
+        """The slot of each feature."""
         return self.terms.slots(self.seeds)
 
     @cached_property
     def label_map(self) -> LabelMap:
-        """Where labels go."""
+        """The buckets of each label."""
         return self.task.label_map(self.seeds, self.dataset.labels.keys)
 
     @cached_property
@@ -95,7 +95,7 @@ class Closing:
         return Problem.of(sums, self.task.config.point_bits, mix)
 
     def choose(self, sums: Sums, validation: Split) -> Choice:
-        """Choose λ and the power on points that are not among the sums, where they are not set."""
+        """Choose λ and the power, unless they are set, on points that the sums do not contain."""
         config, points = self.task.config, pick_points(validation)
         chooser = self.appoint(self.pose(sums), points)
         ridges = (config.ridge,) if config.ridge else RIDGES
@@ -114,7 +114,7 @@ class Closing:
         return Chooser(problem, X, points.excluded, self.decoder, max(self.task.config.top_k), judge, self.device)
 
     def score(self, sums: Sums, choice: Choice, points: Split) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows and bucket scores [R, n, B] of points for what was chosen, without solving for all outputs."""
+        """Yield rows and bucket scores [R, n, B] of points for this choice, without solving for all outputs."""
         problem = self.pose(sums)
         solver = Solver(problem.system(choice.ridge), len(points), self.device, exact=False)
         weigh = torch.from_numpy(problem.weigh(choice.power))
@@ -193,7 +193,7 @@ class Closing:
         if "validation" not in record:
             record["test"] = test.values
         more = {**more, "kept": self.compare(solved)}
-        # The model says which λ and power it was solved with, so that it can be solved for again.
+        # The model names its λ and power, so that it can be solved for again.
         chosen = Task(
             self.task.config.replace(ridge=choice.ridge, count_power=choice.power),
             self.task.num_features,
@@ -244,10 +244,10 @@ def pick_points(validation: Split) -> Split:
 
 
 def pick_rows(count: int) -> np.ndarray:
-    """Return which of so many validation points choose."""
+    """Return which of `count` validation points choose."""
     return _spread_rows(count, _MOST_CHOOSING)
 
 
 def _spread_rows(count: int, most: int) -> np.ndarray:
-    """Return at most so many rows, evenly spread."""
+    """Return at most `most` of `count` rows, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)) if count else np.zeros(0, np.int64)

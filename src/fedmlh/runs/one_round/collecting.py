@@ -1,4 +1,4 @@
-"""What clients are asked for in one round and what they answer, on disk as it comes."""
+"""The exchange with clients in one round: questions, and answers on disk as they come."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from fedmlh.runs.rounds import Tell
 
 #: The file of the sums over the server's own points, which are in no client's.
 OWN = "own"
-#: How often a part says how far it is.
+#: How often a part reports its progress.
 _LINES = 4
 #: The first parts, in the order in which the log has them.
 _PARTS = (COUNTS, SUMS)
@@ -26,23 +26,23 @@ Content = TypeVar("Content")
 
 @dataclass
 class Exchange:
-    """What was asked and answered so far, on disk as it comes."""
+    """The questions and answers so far; answers are on disk as they come."""
 
     desk: Desk
     ask: Ask
-    #: The same, but clients that are not there are not waited for.
+    #: The same, but without waiting for clients that are not connected.
     offer: Ask
     folder: Path
     tell: Tell
     bytes_up: int = 0
     bytes_down: int = 0
-    #: Of these, what came after the server had its model.
+    #: The bytes among these that were sent after the server had its model.
     bytes_delivered: int = 0
     #: Who took part in which part.
     log: list[Attempt] = field(default_factory=list)
 
     def collect(self, question: Question[Content], clients: Sequence[int]) -> Iterator[tuple[int, Content]]:
-        """Yield what each client says; those whose answer lies on disk already are not asked again."""
+        """Yield the answer of each client; clients whose answer is on disk already are not asked again."""
         inbox, outbox = self._open(question, clients)
         with Journal(self.folder / f"{question.part}.bin") as journal:
             for client_id, message in journal.read():
@@ -50,7 +50,7 @@ class Exchange:
                     content = inbox.take(client_id, message)
                     if content is not None:
                         yield client_id, content
-            inbox.refused.clear()  # what is damaged on disk is asked for again
+            inbox.refused.clear()  # answers that are damaged on disk are asked for again
             self.bytes_down += sum(measure(*self._write(question, client_id)) for client_id in inbox.accepted)
             missing = [client_id for client_id in clients if client_id not in inbox.accepted]
             if inbox.accepted:
@@ -67,7 +67,7 @@ class Exchange:
         self._close(inbox, outbox)
 
     def deliver(self, clients: Sequence[int], payload: bytes) -> None:
-        """Send these clients the result; a client that does not take it has had its part in it all the same."""
+        """Send these clients the result; a client that does not take it still counts as a participant."""
         inbox, outbox = self._open(self.desk.tell_result(payload), clients)
         for client_id, reply in self.offer(clients, outbox):
             inbox.take(client_id, reply)
@@ -96,7 +96,7 @@ class Exchange:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Return what the record of the round says of messages."""
+        """Return the figures on messages for the record of the round."""
         sizes = {name: getattr(self, name) for name in ("bytes_up", "bytes_down", "bytes_delivered")}
         return {"attempts": len(self.log), "refused": list_refused(self.log), **sizes}
 
@@ -105,7 +105,7 @@ class Exchange:
         return self.log[_PARTS.index(part)]
 
     def refuse_sums(self, clients: Collection[int], reason: Reason, detail: str) -> None:
-        """Write down that the sums of these clients do not count after all, nor what they were asked for since."""
+        """Record that the sums of these clients do not count, nor anything that they were asked for later."""
         place, line = _PARTS.index(SUMS), self.line_of(SUMS)
         refused = [*line.refused, *(Refusal(client, reason, detail) for client in clients)]
         refused.sort(key=lambda entry: entry.client)

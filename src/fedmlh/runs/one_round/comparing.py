@@ -1,4 +1,4 @@
-"""What the model of one round gives each simulated client on its held-out points, and what it would reach alone."""
+"""A row per simulated client: the model of one round on its held-out points, and the client alone."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ Compare = Callable[[Closing, np.ndarray], dict[str, Any]]
 
 
 def make_row(division: Division, client: int, held_out: int, values: Values, own: Sequence[str]) -> dict[str, Any]:
-    """Return what a summary says of a client: its points, how many were held out, and what the model gives these.
+    """Return a client's row of a summary: its points, how many were held out, and the metrics on these.
 
     `own`: the metrics of users, which are shown as well.
     """
@@ -28,9 +28,9 @@ def make_row(division: Division, client: int, held_out: int, values: Values, own
 
 
 def compare_clients(dataset: Dataset, division: Division, population: Population, tell: Tell) -> Compare:
-    """Return what writes a row for each client.
+    """Return a function that makes a row per client.
 
-    Alone: the linear model of the client's own points, with the λ and the power that are best on those same held-out
+    Alone, a client has the linear model of its own points, with the λ and the power that are best on its held-out
     points.
     """
 

@@ -26,13 +26,13 @@ from fedmlh.runs.one_round.correction import Correction, renumber
 from fedmlh.runs.remarks import describe_resumed
 from fedmlh.runs.rounds import Clients, Judge, Tell, Watch, is_patience_over, run_rounds
 
-#: What a point of logit may count beside the linear model's scores, of which 1 says that the label is there: from
-#: nearly nothing to networks that decide alone.
+#: Weights of the networks' logits beside the linear model's scores, where a score of 1 means that the label is there:
+#: from nearly nothing to networks that decide alone.
 WEIGHTS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0)
-#: The mean of P@k must rise by so much, or the linear model stays alone.
+#: The mean of P@k must rise by this much, or the linear model stays alone.
 _LEAST_GAIN = 0.001
 
-#: Lets the clients of a task live as long as the context lasts.
+#: Makes the clients of a task for as long as the context lasts.
 Reach = Callable[[Task, Seeds], AbstractContextManager[Clients]]
 
 
@@ -66,7 +66,7 @@ class Beside(Evaluator):
 
 @dataclass(frozen=True)
 class Corrector:
-    """What trains networks beside a linear model."""
+    """Trains networks beside a linear model."""
 
     closing: Closing
     reach: Reach
@@ -77,11 +77,11 @@ class Corrector:
 
     @property
     def task(self) -> Task:
-        """What the networks learn."""
+        """The task of the networks."""
         return self.closing.task.networks
 
     def correct(self, sums: Sums, choice: Choice, validation: Split, record: dict[str, Any]) -> Correction:
-        """Train networks, and say with which weight they help the solution of these sums.
+        """Train networks, and return them with the weight that is best beside the solution of these sums.
 
         The sums do not contain the validation points; `record` is that of the linear model's round.
         """

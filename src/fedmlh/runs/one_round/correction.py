@@ -1,4 +1,4 @@
-"""What came of networks that were trained beside the linear model of one round."""
+"""The result of training networks beside the linear model of one round."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,17 +20,17 @@ from fedmlh.runs.model_folder import Networks
 
 @dataclass(frozen=True)
 class Correction:
-    """What networks beside a linear model came to."""
+    """Trained networks beside a linear model, and what they gain."""
 
     task: Task
     seeds: Seeds
     both: CorrectedRanker
     features: FeatureMap  # of the networks
     evaluator: Evaluator  # of both together
-    model: Tensor  # float32 [P], each of them as clients are sent it
+    model: Tensor  # float32 [P], each value as clients are sent it
     weight: float  # 0: they do not help
     gain: float  # in the mean of P@k on validation
-    labels: np.ndarray  # [n, k], for the validation points, of what is kept
+    labels: np.ndarray  # [n, k] that the model which is kept ranks first for the validation points
     progress: Progress
 
     @property
@@ -45,12 +45,12 @@ class Correction:
 
     @property
     def payload(self) -> bytes:
-        """What clients are sent of the networks."""
+        """The networks as they are sent to clients."""
         return encode_networks(self.model) if self.weight else b""
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Return what a summary says of it."""
+        """Return the figures for a summary."""
         history, config = self.progress.history, self.task.config
         return {
             "weight": self.weight,

@@ -1,6 +1,6 @@
 """The terms of a run of one round on disk, from the moment its counts are closed.
 
-A run that goes on takes them from there, with the line of its log that says whose counts they hold. So counts that come
+A resumed run reads them from there, with the line of its log that says whose counts they contain. So counts that come
 later change nothing, and no sums are asked for twice.
 """
 
@@ -30,7 +30,7 @@ def write_terms(exchange: Exchange, terms: Terms) -> None:
 
 
 def read_terms(exchange: Exchange) -> Terms | None:
-    """Return the frozen terms and put what collecting their counts took into the exchange; None: there are none yet."""
+    """Return the frozen terms, and add the costs of their counts to the exchange; None if there are none yet."""
     path = exchange.folder / FILE
     if not os.path.lexists(path):
         return None

@@ -1,4 +1,4 @@
-"""λ where the server has no points: clients are asked for the sums over the points that they hold out."""
+"""λ if the server has no points: clients are asked for the sums over the points that they hold out."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -19,7 +19,7 @@ class HeldOut:
     """The sums over held-out points of the clients whose sums over all points count."""
 
     def __init__(self, exchange: Exchange, terms: Terms, num_slots: int) -> None:
-        """Take what the sums over all points are collected with."""
+        """Take the exchange and the terms with which the sums over all points are collected."""
         self.exchange, self.terms, self.num_slots = exchange, terms, num_slots
         self.total = self._add_up(())
         self._extents: dict[int, Extent] = {}
@@ -29,17 +29,17 @@ class HeldOut:
         self._extents[client] = Extent.of(sums)
 
     def collect(self) -> None:
-        """Ask these clients; who sends nothing is done without."""
+        """Ask these clients; a client that sends nothing is left out."""
         question = Question(HELD_OUT, self.terms.encode(), self._read)
         found = self.exchange.collect(question, sorted(self._extents))
         self.total = self._add_up(sums for _, sums in found)
 
     def leave_out(self, clients: Collection[int]) -> None:
-        """Take what these clients have sent out again."""
+        """Remove what these clients have sent."""
         self.total -= self._add_up(self._read_back(clients))
 
     def _read_back(self, clients: Collection[int]) -> Iterator[Sums]:
-        """Yield from disk what counted of these clients: the first that can be read."""
+        """Yield the sums of these clients that counted, from disk: the first of each that can be read."""
         seen = set()
         for client, message in Journal(self.exchange.folder / f"{HELD_OUT}.bin").read():
             if client in clients and client not in seen:
@@ -61,7 +61,7 @@ class HeldOut:
 
 
 def choose_without_points(closing: Closing, sums: Sums, held_out: Sums | None) -> tuple[Choice, str]:
-    """Return λ and the power, and where λ is from, given the sums over all points and, if asked for, held-out ones."""
+    """Return λ, the power and the origin of λ, given the sums over all points and, if asked for, held-out ones."""
     config = closing.task.config
     power = POWER if config.count_power < 0 else config.count_power
     if held_out is None:

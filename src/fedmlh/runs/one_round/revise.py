@@ -1,4 +1,4 @@
-"""A finished run of one round with clients added or taken out: the result that the other set of clients gives.
+"""Add clients to a finished run of one round, or remove some: the result that the new set of clients gives.
 
 Terms, λ and the power stay as they are, and so do the messages of the clients that stay.
 """
@@ -45,12 +45,12 @@ def revise(
     add: Sequence[Split] = (),
     tell: Tell = ignore,
 ) -> Run:
-    """Solve again for the clients of a run without some and with others, in the new folder `out`."""
+    """Solve again without some clients of a run and with new ones, in the new folder `out`."""
     started, before, folder = time.perf_counter(), RunFolder(run), RunFolder(out)
     bundle = load_bundle(before.model, run)
     if bundle.terms is None:
-        raise UserError(f"{run} is not a run of one-round: clients are added to and taken out of those only")
-    # Networks were trained with all clients, and cannot forget one: the linear model goes on alone.
+        raise UserError(f"{run} is not a run of one-round: only such runs can add or remove clients")
+    # Networks were trained with all clients, and cannot forget one: only the linear model remains.
     task, terms = (
         Task(bundle.task.config.replace(correct=0, budget_mib=0.0), bundle.task.num_features, bundle.task.num_labels),
         bundle.terms,
@@ -106,7 +106,7 @@ def revise(
 def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Split:
     """Return the training points of a data folder with the features and labels of a run's data."""
     if dataset.text is not None and dataset.text.kind != "hashing":
-        raise UserError("the text of this run was made features by what all its data says: no client can be added")
+        raise UserError("the features of this run depend on all of its texts (text tfidf): no client can be added")
     text_dim = DEFAULT_DIM if dataset.text is None else dataset.num_features
     own = load(folder, data_format=data_format, text_dim=text_dim)
     if (own.text is None) != (dataset.text is None) or own.num_features != dataset.num_features:
@@ -118,7 +118,7 @@ def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Sp
     places = [find(key) for key in own.labels.keys]
     unknown = [place for place in places if isinstance(place, str)]
     if unknown:
-        raise UserError(f"{folder}: the run does not know the label {unknown[0]!r:.60}, and {len(unknown):,} in all")
+        raise UserError(f"{folder}: the run does not know {len(unknown):,} labels, such as {unknown[0]!r:.60}")
     moved = own.train.Y.copy()
     moved.indices = np.array(places, np.int32)[moved.indices]
     moved = csr_matrix((moved.data, moved.indices, moved.indptr), shape=(len(own.train), dataset.num_labels))
@@ -128,7 +128,7 @@ def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Sp
 
 
 def read_messages(run: RunFolder) -> dict[int, bytes]:
-    """Return the sums of all clients that counted in a run, as they came."""
+    """Return the messages with the sums of all clients that counted in a run."""
     accepted = run.read_participation()[1].accepted
     found: dict[int, bytes] = {}
     for client, message in Journal(run.checkpoints / f"{SUMS}.bin").read():

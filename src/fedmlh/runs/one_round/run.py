@@ -1,4 +1,4 @@
-"""A run of one round, whatever engine reaches the clients: counts, sums, the linear solution, tested and kept."""
+"""A run of one round on any engine: counts, sums, and the linear solution, which is tested and kept."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,7 +79,7 @@ def run_once(
 
             @contextmanager
             def reach(networks: Task, seeds: Seeds) -> Iterator[Clients]:
-                # Clients that train take the place of those that answered, which come back once networks are trained.
+                # Clients that train networks replace those that answered, which return once networks are trained.
                 stack.close()
                 with engine(replace(population, task=networks, seeds=seeds), workers) as clients:
                     yield clients
@@ -111,18 +111,18 @@ class Work:
     frequencies: LabelCounts
     device: torch.device
     tell: Tell
-    #: How clients are reached that train networks beside the linear model.
+    #: The way to clients that train networks beside the linear model.
     reach: Reach
     watch: Watch = ignore
     compare: Compare = lambda closing, labels: {}
 
     @property
     def task(self) -> Task:
-        """Return what is learned."""
+        """Return the task of the run."""
         return self.exchange.desk.task
 
     def finish(self, folder: RunFolder) -> dict[str, Any]:
-        """Do all that there is to do; return the summary."""
+        """Do all steps of the run; return the summary."""
         started = time.perf_counter()
         desk = self.exchange.desk
         terms = self.agree()
@@ -168,7 +168,7 @@ class Work:
             more |= {"validation": closing.evaluator.judge(labels, points.Y), **self.compare(closing, labels)}
         curve, figures = closing.calibrate(sums, choice, self.validation, correction)
         summary = closing.write(folder, solved, record, {**more, **figures}, correction, curve)
-        if not len(points):  # only now is there something measured to be seen
+        if not len(points):  # nothing was measured before this record
             self.watch(record)
         if not self.task.config.keep_sums:
             self.exchange.forget()
@@ -195,7 +195,7 @@ class Work:
         return terms
 
     def choose(self, closing: Closing, sums: Sums, held_out: HeldOut | None) -> tuple[Choice, str]:
-        """Choose λ and the power by the server's points where it has any; return also where λ is from."""
+        """Choose λ and the power by the server's points if it has any; return also the origin of λ."""
         if not len(self.validation):
             return choose_without_points(closing, sums, None if held_out is None else held_out.total)
         return closing.choose(sums, self.validation), "set" if self.task.config.ridge else "validation"
@@ -217,7 +217,7 @@ class Work:
     def leave_out(
         self, terms: Terms, num_slots: int, accepted: list[int], sums: Sums, held_out: HeldOut | None
     ) -> tuple[list[int], Sums]:
-        """Return which clients are left, and the sums without those that no points have."""
+        """Return the clients that are left, and the sums without those that no points can have."""
         question = self.exchange.desk.ask_sums(terms, num_slots)
         found = find_impossible(Journal(self.exchange.folder / f"{SUMS}.bin").read(), accepted, question.read)
         if not found:
@@ -236,7 +236,7 @@ class Work:
         return accepted, sums
 
     def check_quorum(self, accepted: list[int], part: str) -> None:
-        """Refuse to go on with too few clients."""
+        """Refuse to continue with too few clients."""
         if len(accepted) < self.task.config.quorum:
             reasons = "; ".join(
                 f"client {entry.client}: {entry.reason}, {entry.detail}"

@@ -1,4 +1,4 @@
-"""Clients whose sums no points have, though each of their numbers by itself is possible."""
+"""Clients whose sums no points can have, though each number by itself is possible."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -8,14 +8,14 @@ import torch
 from fedmlh.federated.messages import Rejected
 from fedmlh.oneround.sums import Sums
 
-#: What the rounding of a factorisation may take from the square of a slot: far more than it does.
+#: A generous bound on how much of a slot's square the rounding of a factorisation can lose.
 _ROUNDING = 1e-9
 
 
 def find_impossible(
     messages: Iterable[tuple[int, bytes]], clients: Collection[int], read: Callable[[int, bytes], Sums]
 ) -> dict[int, Sums]:
-    """Return those of these clients' sums that no points have; of a client, the first that can be read count."""
+    """Return the sums of these clients that no points can have; a client's first readable sums count."""
     waiting, found = set(clients), {}
     for client, message in messages:
         if client not in waiting:
@@ -31,7 +31,7 @@ def find_impossible(
 
 
 def is_possible(sums: Sums) -> bool:
-    """Say whether no direction has a negative square, as is so for the products of any points."""
+    """Say whether no direction has a negative square, which holds for the sums of any points."""
     present = np.flatnonzero(sums.gram.diagonal())
     upper = torch.from_numpy(sums.gram[present][:, present].toarray().astype(np.float64))
     matrix = upper + upper.triu(1).T

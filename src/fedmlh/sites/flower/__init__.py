@@ -1,5 +1,5 @@
 """Real sites over Flower: a SuperLink and a ServerApp at the server, a SuperNode and ClientApps at each site.
 
-Flower carries bytes between them and knows who is who; what is in the bytes, who is asked and what counts is decided
-by the same code as in one process. Nothing outside this folder imports flwr.
+Flower carries bytes between them and authenticates them. The same code as in a simulation decides what the bytes
+contain, which sites are asked and which replies count. Nothing outside this folder imports flwr.
 """

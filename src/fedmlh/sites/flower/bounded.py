@@ -1,8 +1,8 @@
-"""A Grid that looks at what a reply says of itself before it takes the reply in.
+"""A Grid that checks the announced size of a reply before it loads the reply.
 
 Flower sends an array as a list of chunks, and a list may name one chunk many times: gigabytes of equal blocks are one
-small chunk on the wire. Here the list is read first, and a reply that would come to more than any honest one is
-refused. A reply that has not come whole keeps nobody waiting.
+small chunk on the wire. Here the list is read first, and a reply that would be larger than any honest one is refused.
+A reply that is not complete delays no other.
 """
 
 import json
@@ -24,26 +24,26 @@ from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.sites.flower.envelope import REFUSALS
 from fedmlh.sites.flower.limits import Limits
 
-#: Given the name of an object, its content, or None while it is not there yet.
+#: Returns the content of the object of a name, or None while it has not arrived.
 Fetch = Callable[[str], bytes | None]
 #: Bytes of a chunk that are not data.
 _HEAD = 100
-#: Seconds for which the last pieces are waited for once the piece that a site sends last is there.
+#: Seconds to wait for missing pieces once the piece that a site sends last has arrived.
 _REST = 10.0
 _PAUSE = 0.2
 
 
 class BoundedGrid(HttpGrid):  # type: ignore[misc]
-    """Flower's Grid, with limits to what a reply may come to."""
+    """Flower's Grid, with limits on the size of a reply."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._limits = Limits.from_environment()
-        #: Names of replies that may not have come whole yet, by the messages that they answer.
+        #: Names of replies that may not be complete yet, by the messages that they answer.
         self._coming: dict[str, str] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there and whole; one that may not be is an Error with the reason."""
+        """Return the replies that are complete; a refused one is a message with an Error that says why."""
         wanted = list(message_ids)
         asked = PullAppMessagesRequest(message_ids=[name for name in wanted if name not in self._coming])
         if asked.message_ids:
@@ -66,7 +66,7 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
             message = self._refuse(name, refusal)
         except (httpx.HTTPError, MemoryError):
             raise
-        except Exception as error:  # whatever a site's bytes do to what takes them apart
+        except Exception as error:  # a site's bytes may raise anything in the code that parses them
             kind = type(error).__name__
             message = self._refuse(name, Rejected(Reason.MALFORMED, f"cannot be taken apart ({kind})"))
         del self._coming[name]
@@ -76,7 +76,7 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
         return message
 
     def _refuse(self, name: str, refusal: Rejected) -> Message:
-        """Return what stands for a reply that was not taken in."""
+        """Return the message that stands for a refused reply."""
         node = self.node.node_id
         metadata = Metadata(
             run_id=self.run.run_id,
@@ -92,7 +92,7 @@ class BoundedGrid(HttpGrid):  # type: ignore[misc]
         return make_message(metadata=metadata, error=Error(REFUSALS[refusal.reason], refusal.detail))
 
     def _fetch(self, object_id: str) -> bytes | None:
-        """Return an object, or None while it is not there yet."""
+        """Return an object, or None while it has not arrived."""
         response = self._runtime_client.PullObject(
             PullObjectRequest(node=self.node, run_id=self.run.run_id, object_id=object_id)
         )
@@ -106,13 +106,13 @@ class Unfinished(Exception):
 
 
 def collect(root: str, fetch: Fetch, limits: Limits) -> dict[str, bytes]:
-    """Return all objects of a message by their names, or Rejected before they come to more than a reply can be."""
+    """Return all objects of a message by name, or raise Rejected before they exceed the size of any reply."""
     contents: dict[str, bytes] = {}
     end: float | None = None
     expanded = 0
 
     def add(name: str, most: int) -> tuple[str, list[str]]:
-        """Fetch an object; its type and its children."""
+        """Fetch an object; return its type and its children."""
         nonlocal end
         if len(contents) == limits.objects:
             raise Rejected(Reason.TOO_LARGE, f"more than {limits.objects:,} objects")

@@ -1,4 +1,4 @@
-"""The app as Flower carries it: names of what is installed everywhere, and no code."""
+"""The app as Flower carries it: only names of code that is installed everywhere."""
 
 import hashlib
 
@@ -25,6 +25,6 @@ clientapp = "fedmlh.sites.flower.client:app"
 
 
 def make_bundle() -> Fab:
-    """The same bytes wherever it is made, so that a site can tell it from any other app."""
+    """Return the app, with the same bytes on every machine, so that a site can tell it from any other app."""
     content, _ = build_fab_from_files({"pyproject.toml": _PROJECT})
     return Fab(hashlib.sha256(content).hexdigest(), content, {})

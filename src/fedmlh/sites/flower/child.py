@@ -1,8 +1,8 @@
-"""A process that ends with the one that started it, however that one ended.
+"""A process that ends with its parent, even if the parent is killed.
 
-`python -m fedmlh.sites.flower.child PARENT MODULE ARGUMENT …` binds itself to its parent before anything that takes
-time is imported, then runs the module's main(). The thread that starts it must live as long as its process, as the main
-thread does: the kernel watches the thread.
+`python -m fedmlh.sites.flower.child PARENT MODULE ARGUMENT …` binds itself to its parent before any slow import,
+then runs the module's main(). The thread that starts it must live as long as its process, as the main thread does: the
+kernel watches the thread.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""The ClientApp: started anew for each message, it answers from the site's folder.
+"""The ClientApp: a new process per message, which answers from the site's folder.
 
-What needs torch is imported once there is something to answer: a process that Flower starts only to look at the app
-need not wait for it.
+Torch is imported only when there is a message to answer: a process that Flower starts just to inspect the app need not
+wait for it.
 """
 
 import sys
@@ -52,7 +52,7 @@ def _respond(message: Message, context: Context, answer: Callable[[Path, bytes],
     except Rejected as refusal:
         print(f"fedmlh: {message.metadata.message_type} refused: {refusal}", file=sys.stderr)
         content = wrap_refusal(refusal.reason)
-    except Exception:  # whatever it is, it is the site's own affair: the server learns only that it failed
+    except Exception:  # the details stay at the site: the server learns only that it failed
         traceback.print_exc()
         content = wrap_refusal(Reason.FAILED)
     return Message(content, reply_to=message)

@@ -10,7 +10,7 @@ from fedmlh.sites.flower.origin import ORIGIN
 
 
 def answer_message(arguments: list[str]) -> None:
-    """Do what the command flwr-clientapp does."""
+    """Run the command flwr-clientapp."""
     end_with_parent(ORIGIN)
     credential.send_own()
     sys.argv = ["flwr-clientapp", *arguments]

@@ -1,4 +1,4 @@
-"""What the server's own machine tells its SuperLink: who may join, and which run to start or stop."""
+"""Calls from the server's own machine to its SuperLink: which sites may join, which run to start or stop."""
 
 import contextlib
 import ipaddress
@@ -28,12 +28,12 @@ from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.bundle import make_bundle
 from fedmlh.sites.flower.credential import Credential
 
-#: Seconds for which a SuperLink is asked again that answers with a failure of its own.
+#: Seconds for which calls are repeated while the SuperLink itself fails.
 BUSY = 60.0
 
 
 class Control:
-    """What the server's own machine may tell the SuperLink."""
+    """The calls that the server's own machine may make to the SuperLink."""
 
     def __init__(self, federation: Federation) -> None:
         host, port = split_address(federation.agreement.address)
@@ -49,11 +49,11 @@ class Control:
         )
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._client.close()
 
     def _call(self, name: str, request: Any) -> Any:
-        """Ask; where the SuperLink itself failed, ask again: it does when its database is busy with a large model."""
+        """Call; if the SuperLink itself fails, call again: it fails while its database is busy with a large model."""
         end = time.monotonic() + BUSY
         while True:
             try:
@@ -64,7 +64,7 @@ class Control:
             time.sleep(1)
 
     def answers(self) -> bool:
-        """Say whether a SuperLink is there that the federation's authority vouches for and that knows this account."""
+        """Say whether a SuperLink answers that the federation's authority has signed and that knows this account."""
         try:
             self._call("ListNodes", ListNodesRequest())
         except httpx.HTTPError:
@@ -72,12 +72,12 @@ class Control:
         return True
 
     def list_nodes(self) -> dict[bytes, tuple[int, str]]:
-        """Node and status by key."""
+        """Return node and status by key."""
         nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
         return {node.public_key: (node.node_id, node.status) for node in nodes if node.status != "unregistered"}
 
     def register(self, enrolments: Mapping[int, Enrolment]) -> dict[int, int]:
-        """Let in just these sites; node by client_id."""
+        """Let exactly these sites join; return their nodes by client_id."""
         keys = {client_id: encode_key(enrolment) for client_id, enrolment in enrolments.items()}
         known = self.list_nodes()
         for key in known.keys() - set(keys.values()):
@@ -90,13 +90,13 @@ class Control:
         }
 
     def statuses(self, enrolments: Mapping[int, Enrolment]) -> dict[int, str]:
-        """How each of these sites that is registered is connected."""
+        """Return the connection status of each of these sites that is registered."""
         nodes = self.list_nodes()
         keys = {client_id: encode_key(enrolment) for client_id, enrolment in enrolments.items()}
         return {client_id: nodes[key][1] for client_id, key in keys.items() if key in nodes}
 
     def runs(self) -> dict[int, str]:
-        """The status of each run that has not finished."""
+        """Return the status of each run that has not finished."""
         runs = self._call("ListRuns", ListRunsRequest()).run_dict
         return {run_id: run.status.status for run_id, run in runs.items() if run.status.status != "finished"}
 
@@ -113,7 +113,7 @@ class Control:
 
 
 def find_statuses(federation: Federation) -> dict[int, str] | None:
-    """How each enrolled site is connected; None where no SuperLink answers."""
+    """Return the connection status of each enrolled site; None if no SuperLink answers."""
     if not (federation.server / "credential").exists():  # never started
         return None
     with contextlib.closing(Control(federation)) as control:
@@ -121,12 +121,12 @@ def find_statuses(federation: Federation) -> dict[int, str] | None:
 
 
 def encode_key(enrolment: Enrolment) -> bytes:
-    """A site's public key as Flower keeps it."""
+    """Return a site's public key as Flower keeps it."""
     return bytes(public_key_to_bytes(load_ssh_public_key(enrolment.public_key.encode())))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine itself and can be reached from nowhere else."""
+    """Say whether a host is this machine and cannot be reached from another one."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
 """The credential of a server's or a site's own processes: a random word in a file that only their account can read.
 
-Flower asks nobody who calls its control and its runtime interface. Here every such call carries the word, and a Guard
-in front of the interface turns away all others. The word is new with each start of the process that is guarded.
+Flower does not check who calls its control and its runtime interface. Here every such call carries the word, and a
+Guard in front of the interface refuses all others. The word is new with each start of the process that is guarded.
 """
 
 import os
@@ -15,7 +15,7 @@ from fedmlh.errors import UserError
 from fedmlh.sites.keys import write_secret
 
 HEADER = "fedmlh-credential"
-#: Names the file to the processes that Flower starts; what is in it never leaves the file but for a guarded call.
+#: Names the file to the processes that Flower starts; the word is sent only in guarded calls.
 VARIABLE = "FEDMLH_CREDENTIAL"
 _BYTES = 32
 
@@ -46,12 +46,12 @@ class Credential:
 
 
 def read_own() -> str:
-    """Return the word of the interface that this process belongs to."""
+    """Return the word of the interface that this process may call."""
     return Credential(Path(os.environ[VARIABLE])).read()
 
 
 def send_own() -> None:
-    """Have all calls that this process makes to a runtime interface carry the word."""
+    """Make all calls of this process to a runtime interface carry the word."""
     connect = RuntimeHttpClient.from_server_address.__func__
     credential = Credential(Path(os.environ[VARIABLE]))
 

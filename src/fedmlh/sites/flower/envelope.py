@@ -7,10 +7,10 @@ from fedmlh.federated.messages import Reason, Rejected
 
 _RECORD, _BYTES, _CODE = "fedmlh", "message", "refused"
 
-#: Codes, beyond Flower's own, of a reply that the server did not take in.
+#: Error codes beyond Flower's own, for replies that the server refused.
 REFUSALS = {Reason.TOO_LARGE: 9001, Reason.MALFORMED: 9002, Reason.LATE: 9003}
 
-#: What is said of a reply that did not come.
+#: Reason and detail for a reply that did not come.
 _ERRORS = {
     REFUSALS[Reason.TOO_LARGE]: (Reason.TOO_LARGE, "the reply is larger than any update can be"),
     REFUSALS[Reason.MALFORMED]: (Reason.MALFORMED, "not a message of fedmlh"),
@@ -23,17 +23,17 @@ _ERRORS = {
 
 
 def wrap(message: bytes) -> RecordDict:
-    """Content with an encoded message; as an array, since Flower sends arrays in pieces."""
+    """Return content with an encoded message; as an array, since Flower sends arrays in pieces."""
     return RecordDict({_RECORD: ArrayRecord({_BYTES: Array("bytes", (len(message),), "fedmlh", message)})})
 
 
 def wrap_refusal(reason: Reason) -> RecordDict:
-    """Content that says why there is no message: a word of a fixed list, so that nothing of the data can slip out."""
+    """Return content that says why there is no message: a word of a fixed list, so that no data can leak."""
     return RecordDict({_RECORD: ConfigRecord({_CODE: reason.value})})
 
 
 def unwrap(message: Message) -> bytes | Rejected:
-    """The encoded message, or why there is none; anything else is malformed."""
+    """Return the encoded message, or why there is none; anything else is malformed."""
     if message.has_error():
         code = message.error.code
         return Rejected(*_ERRORS.get(code, (Reason.FAILED, f"the site's process failed (Flower's code {code})")))

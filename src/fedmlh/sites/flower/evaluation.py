@@ -25,7 +25,7 @@ from fedmlh.sites.site import CPU, Site
 
 
 def answer_question(site: Site, message: bytes) -> bytes:
-    """What the model that was sent gives this site on its held-out points, or what the site would reach alone."""
+    """Return the metrics on a site's held-out points of the model that was sent, or of the best it trains alone."""
     agreement, task = site.agreement, site.agreement.task
     if task.config.training == "one-round":
         raise Rejected(Reason.CONFIG, "sites measure networks only")
@@ -46,7 +46,7 @@ def answer_question(site: Site, message: bytes) -> bytes:
 
 
 def compare_sites(federation: Federation, server: Server, sites: GridSites, progress: Progress) -> dict[str, Any]:
-    """A row for each site that answers: the selected model on its own points, and what it would reach alone."""
+    """Return a row per site that answers: the selected model on the site's held-out points, and the site alone."""
     config, own = federation.agreement.config, AddedMetrics.of(server.task)
     enrolments = {client_id: entry for client_id, entry in federation.enrolments().items() if client_id in sites.nodes}
     sent, received = 0, 0
@@ -77,7 +77,7 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
 
     holding_out = [client_id for client_id, enrolment in enrolments.items() if enrolment.held_out > 0]
     together = measure(holding_out, progress.best_model, config.deadline)
-    # Alone a site does the work of all rounds, and may take as long for each as for one of the federation's.
+    # A site that trains alone does the work of all rounds, and gets the deadline of a round for each of them.
     alone = measure(sorted(together), None, config.deadline * config.rounds) if config.local_baseline else {}
     if not together:
         return {}
@@ -97,7 +97,7 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
         rows.append(row)
     try:
         total = _summarize(list(together.values()), own)
-    except UserError as problem:  # no site may end a run by sums that have no value only together with those of others
+    except UserError as problem:  # a run must not end because the sums of sites give no value together
         print(f"fedmlh: no figures over all sites: {problem}", flush=True)
         total = {}
     return {
@@ -109,6 +109,6 @@ def compare_sites(federation: Federation, server: Server, sites: GridSites, prog
 
 
 def _summarize(reports: Sequence[Report], own: AddedMetrics) -> Values:
-    """Return what is shown of reports: precision, and every metric of a user, over the points of all of them."""
+    """Return precision and every metric of a user over the points of all reports."""
     total = reduce(add_sums, [report.sums for report in reports])
     return {"precision": summarize_sums(total)["precision"], **own.values([report.own for report in reports])}

@@ -1,4 +1,4 @@
-"""How the server reaches sites: over Flower's Grid, with a deadline for each attempt."""
+"""The server's way to sites: over Flower's Grid, with a deadline for each attempt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ PAUSE = 0.5
 
 
 class GridSites:
-    """Sites by number, each that has enrolled known to Flower as the node under which its key is registered."""
+    """Sites by client_id; Flower knows each enrolled site as the node under which its key is registered."""
 
     def __init__(self, grid: Grid, nodes: Mapping[int, int], *, deadline: float, quorum: int) -> None:
         self.grid = grid
@@ -27,7 +27,7 @@ class GridSites:
         self.memories: dict[int, Memory] = {}
 
     def exchange(self, sampled: Sequence[int], write: Callable[[int], bytes]) -> Iterator[tuple[int, Reply]]:
-        """Have the sampled sites answer what is written to them; replies come as they arrive, until the deadline."""
+        """Send the sampled sites their messages; yield replies as they arrive, until the deadline."""
         return self.ask("train", sampled, write, self.quorum, self.deadline)
 
     def ask(
@@ -35,8 +35,8 @@ class GridSites:
     ) -> Iterator[tuple[int, Reply]]:
         """Send each site its message once it is connected, and wait for the replies.
 
-        Sites that have not enrolled are absent. Those that are not connected are waited for as long as others are, or
-        as long as the quorum needs them.
+        Sites that have not enrolled are absent. Sites that are not connected are waited for as long as connected sites
+        still work, or as long as the quorum needs them.
         """
         end = time.monotonic() + deadline
         absent, asked, answers = [client_id for client_id in sites if client_id in self.nodes], dict[str, int](), 0
@@ -48,13 +48,13 @@ class GridSites:
             for client_id in [client_id for client_id in absent if self.nodes[client_id] in online]:
                 asked[self._send(kind, client_id, write(client_id), left)] = client_id
                 absent.remove(client_id)
-            # One at a time: the updates of a round need not all lie in memory at once.
+            # One at a time, so that not all updates of a round are in memory at once.
             for identifier in list(asked):
                 for reply in self.grid.pull_messages([identifier]):
                     answer = unwrap(reply)
                     answers += isinstance(answer, bytes)
                     yield asked.pop(identifier), answer
-                    del reply, answer  # or they would lie there until the next has come whole
+                    del reply, answer  # else they would stay in memory until the next reply is complete
             if not asked and answers >= quorum:
                 break
             time.sleep(PAUSE)
@@ -67,6 +67,6 @@ class GridSites:
             yield client_id, Rejected(Reason.LATE, f"no reply within {deadline:g} s")
 
     def _send(self, kind: str, client_id: int, message: bytes, seconds: float) -> str:
-        # A site that comes back after the deadline finds nothing to do: the message has expired by then.
+        # The message expires at the deadline: a site that connects later finds nothing to do.
         (identifier,) = self.grid.push_messages([Message(wrap(message), self.nodes[client_id], kind, ttl=seconds)])
         return str(identifier)

@@ -1,6 +1,6 @@
-"""What stands in front of Flower's interfaces: no call without the credential, no request larger than it can be.
+"""A guard in front of Flower's interfaces: no call without the credential, no request above a size limit.
 
-Which paths are open is a list, and all others are closed, whatever Flower may serve there.
+Only listed paths are open; all others are closed, even if Flower serves something there.
 """
 
 import hmac
@@ -33,7 +33,7 @@ FOR_NODES = frozenset(
 
 
 class Guard:
-    """Answers 403 to whoever has no credential, and 413 to a body that is too large, before it lies in memory."""
+    """Answers 403 to a call without the credential, and 413 to a body that is too large, before it is in memory."""
 
     def __init__(self, app: App, *, word: str, most_bytes: int, open_paths: frozenset[str] = frozenset()) -> None:
         self.app = app
@@ -42,7 +42,7 @@ class Guard:
         self.open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or not."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] != "http":  # nothing that Flower serves is a web socket
@@ -71,7 +71,7 @@ class Guard:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
-            # As if the sender had gone: what reads the body stops and forgets what it has.
+            # As if the sender had disconnected: the reader of the body stops and drops what it has.
             return {"type": "http.disconnect"} if left < 0 else message
 
         async def send_unless_too_large(message: MutableMapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""How large a site's reply can be, known from the federation's terms before any reply comes.
+"""Limits on the size of a site's reply, which follow from the federation's terms before any reply comes.
 
-The SuperLink refuses what has more pieces or larger ones; the server's app refuses what would grow beyond it.
+The SuperLink refuses replies with more or larger pieces; the server's app refuses replies that would grow beyond them.
 """
 
 import math
@@ -24,13 +24,13 @@ CHUNK = int(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the largest honest reply comes to in Flower's pieces."""
+    """The size of the largest honest reply in Flower's pieces."""
 
     reply: int  # bytes
 
     @classmethod
     def from_environment(cls) -> "Limits":
-        """Read what the command that started this process has set."""
+        """Read the limits that the command which started this process has set."""
         return cls(int(os.environ[VARIABLE]))
 
     @property
@@ -55,7 +55,7 @@ class Limits:
 
 
 def limit_replies(limits: Limits) -> None:
-    """Have the SuperLink refuse replies that no honest site sends; nothing of them is stored."""
+    """Make the SuperLink refuse replies that no honest site sends; nothing of them is stored."""
     push_messages, push_object = fleet_handlers.push_messages, fleet_handlers.push_object
 
     def push_few(request: Any, state: Any) -> Any:
@@ -71,7 +71,7 @@ def limit_replies(limits: Limits) -> None:
 
 
 def check_reply(request: Any, limits: Limits) -> None:
-    """Refuse all but one reply of the node itself, in as many pieces as it can have."""
+    """Refuse everything but one reply of the node itself, in at most as many pieces as a reply can have."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         raise HTTPException(400, "one reply at a time")
     about = request.messages_list[0].metadata

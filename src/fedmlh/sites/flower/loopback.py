@@ -24,7 +24,7 @@ from fedmlh.sites.site import SitePoints, create_site, translate
 
 
 def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = "") -> Federation:
-    """The folders of a federation whose sites hold what a run in one process would deal out to its clients."""
+    """Create a federation whose sites have the points that a simulation would give to its clients."""
     config, _ = settle(config, dataset)
     division = divide(dataset.train, config)
     if len(division.shards) < config.num_clients:
@@ -59,7 +59,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
         )
         points = translate(federation.agreement, SitePoints(shard, dataset.labels, own), sites[client_id])
         folder = out / sites[client_id]
-        # Who simulates sites owns their data, and agrees for all of them.
+        # The user who simulates sites owns their data, and agrees for all of them.
         create_site(folder, federation.agreement, sites[client_id], points, open_statistics=once)
         shutil.copyfile(folder / "enrolment.json", out / "enrolled" / f"{sites[client_id]}.json")
     federation.confirm()
@@ -68,7 +68,7 @@ def create_loopback(config: Config, dataset: Dataset, out: Path, address: str = 
 
 @contextmanager
 def running_sites(federation: Federation) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
-    """The SuperNodes of all sites of a federation on this machine, until the block is left."""
+    """Run the SuperNodes of all sites of a federation on this machine until the block ends."""
     with ExitStack() as stack:
         nodes: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(lambda: stop(*nodes.values()))
@@ -85,7 +85,7 @@ def train_loopback(federation: Federation, tell: Tell, watch: Callable[[int], No
 
 
 def replay_loopback(federation: Federation, dataset: Dataset, out: Path) -> bool:
-    """Repeat the run in one process from its log of who took part; whether the model is the same to the bit."""
+    """Repeat the run in one process from its participation log; return whether the model is the same to the bit."""
     config, log = read_log(federation.run)
     replay(config, log, dataset, out)
     return have_same_weights(federation.run.model, RunFolder(out).model)

@@ -1,4 +1,4 @@
-"""The process that a site's message processes are forked from imports this module first, before it takes its time."""
+"""Names the process that a site's message processes are forked from, which imports this module first."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The Flower processes of a federation: start them, tell the SuperLink what to do, keep the run going."""
+"""The Flower processes of a federation: start them, control the SuperLink, and restart what ends too early."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ from fedmlh.sites.private import MASK, close_folder, private_files
 from fedmlh.sites.site import Site
 
 Tell = Callable[[str], None]
-#: Seconds between two looks at the run.
+#: Seconds between two checks of the run.
 PAUSE = 1.0
 #: How often in a row the server's process may end without having finished a round.
 LIVES = 3
@@ -47,15 +47,15 @@ START = 60.0
 RELEASE = 10.0
 #: Seconds before a SuperNode that ended is started again.
 AGAIN = 10.0
-#: A run begins when all listed sites have enrolled and are connected.
+#: A run begins only when all listed sites have enrolled and are connected.
 EVERYONE = Patience()
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """What Flower's processes need to work with no account, no network but their own, and no telemetry."""
+    """Return an environment in which Flower's processes need no account, use no other network, send no telemetry."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    # A variable of Flower's that is set already could open an interface that nobody guards.
+    # A variable that the user has set for Flower could open an unguarded interface.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
     return inherited | {
         "PATH": path,  # Flower starts its parts by name
@@ -91,7 +91,7 @@ def start_superlink(federation: Federation, log: IO[bytes]) -> "subprocess.Popen
 
 
 def start_supernode(site: Site, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start a site's end of the connection; it goes on trying while the server cannot be reached."""
+    """Start a site's end of the connection; it keeps trying while the server cannot be reached."""
     folder = site.folder.resolve()
     site.warm_up()
     if set(str(folder)) & set("\"'\\"):
@@ -108,13 +108,13 @@ def start_supernode(site: Site, log: IO[bytes]) -> "subprocess.Popen[bytes]":
 
 
 def _start(module: str, arguments: list[str], settings: dict[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start a process that ends with this one, and whose files are for its account only."""
+    """Start a process that ends with this one, and whose files only its account can read."""
     command = make_command(module, *arguments)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings, umask=MASK)
 
 
 def write_identity(folder: Path) -> list[str]:
-    """Make the certificate by which a site's processes know their own SuperNode from another process on its port."""
+    """Make the certificate by which a site's processes recognise their own SuperNode on its port."""
     identity = make_server_identity(["127.0.0.1"], DAYS)
     options = []
     for option, name, content in (
@@ -129,7 +129,7 @@ def write_identity(folder: Path) -> list[str]:
 
 
 def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
-    """Return the bytes of the largest message with which an honest site with so many points can answer."""
+    """Return the bytes of the largest message that an honest site with these numbers of points can answer with."""
     if task.config.training == "one-round":
         sums = FRAME + MAX_HEADER + Desk(task, dict(enumerate(examples))).most_reply()
         return max(sums, largest_reply(task.networks)) if task.config.correct else sums
@@ -139,7 +139,7 @@ def largest_reply(task: Task, examples: Sequence[int] = ()) -> int:
 
 @contextlib.contextmanager
 def joined(folder: Path) -> Iterator[Site]:
-    """Be the one process that takes part for a site, or say at once which one does."""
+    """Take part for a site; raise UserError at once if another process does so already."""
     site = Site(folder)
     with contextlib.ExitStack() as stack:
         try:
@@ -151,7 +151,7 @@ def joined(folder: Path) -> Iterator[Site]:
 
 
 def keep_supernode(folder: Path, tell: Tell) -> None:
-    """Run a SuperNode until somebody interrupts: one that ends is started again."""
+    """Run a SuperNode until the user interrupts it; start it again if it ends."""
     log = folder / "supernode.log"
     with joined(folder) as site, private_files():
         close_folder(folder)
@@ -177,9 +177,9 @@ def supervise(
     sites: AbstractContextManager[object] | None = None,
     patience: Patience = EVERYONE,
 ) -> None:
-    """Keep a SuperLink and a ServerApp running until the run has ended, whichever of them dies on the way.
+    """Run a SuperLink and a ServerApp until the run has ended; restart each of them if it dies.
 
-    `sites` are started once their keys are registered, and then not waited for.
+    `sites` are started once their keys are registered; the run then begins without waiting for them.
     """
     enrolments = choose_sites(federation, patience)
     federation.check_confirmed(enrolments)
@@ -205,7 +205,7 @@ def supervise(
                 continue
             begun = True
             active = list(control.runs())
-            if fresh:  # what was going on went down with the SuperLink before
+            if fresh:  # their processes ended with the SuperLink before
                 for run in active:
                     control.stop(run)
             run = active[-1] if active and not fresh else control.submit()
@@ -219,11 +219,11 @@ def supervise(
             lives = LIVES if finished > before else lives - 1
             if lives == 0:
                 raise UserError(f"the server's process ended {LIVES} times without finishing a round: see {link.log}")
-            tell(f"the server's process ended after round {finished}; going on from there")
+            tell(f"the server's process ended after round {finished}; resuming from there")
 
 
 def follow(federation: Federation, link: "_Link", control: Control, run: int, watch: Callable[[int], None]) -> None:
-    """Until the run is over, or the SuperLink gone."""
+    """Wait until the run is over or the SuperLink has ended."""
     while True:
         watch(federation.run.count_rounds())
         try:
@@ -237,7 +237,7 @@ def follow(federation: Federation, link: "_Link", control: Control, run: int, wa
 
 
 class _Link:
-    """The SuperLink of this process; nobody else's can be there, since it ends with the process that started it."""
+    """The SuperLink of this process, which ends with it."""
 
     def __init__(self, federation: Federation, log: IO[bytes]) -> None:
         self.federation = federation
@@ -257,11 +257,11 @@ class _Link:
                     stop(link._process)
 
     def alive(self) -> bool:
-        """Say whether it runs."""
+        """Say whether the SuperLink runs."""
         return self._process is not None and self._process.poll() is None
 
     def ensure(self, control: Control) -> bool:
-        """Make sure that it runs; return whether it had to be started."""
+        """Make sure that the SuperLink runs; return whether it had to be started."""
         if self.alive() and control.answers():
             return False
         if self._process is not None:
@@ -277,7 +277,7 @@ class _Link:
 
 
 def _check_port(federation: Federation) -> None:
-    """Refuse a port that stays taken; Flower would only say so in its log, a minute later."""
+    """Refuse a port that stays taken; Flower would report it only in its log, a minute later."""
     host, port = split_address(federation.agreement.address)
     end = time.monotonic() + RELEASE
     while True:
@@ -294,7 +294,7 @@ def _check_port(federation: Federation) -> None:
 
 
 def stop(*processes: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
-    """End processes that were started here, gently first; none of them has anything to lose."""
+    """End processes that were started here, first by SIGTERM, then by SIGKILL; none has unsaved data."""
     for process in processes:
         process.terminate()
     end = time.monotonic() + seconds
@@ -307,7 +307,7 @@ def stop(*processes: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -14,7 +14,7 @@ FOLDER = "FEDMLH_FEDERATION"
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train the federation whose SuperLink this process belongs to; how it ended is left in its folder."""
+    """Train the federation whose SuperLink started this process; record in its folder how the run ended."""
     from fedmlh.errors import UserError
     from fedmlh.sites.federation import Federation
     from fedmlh.sites.flower.training import train_federation

@@ -12,12 +12,12 @@ from fedmlh.sites.flower.bounded import BoundedGrid
 
 
 def main() -> None:
-    """Do what the command flwr-serverapp does."""
+    """Run the command flwr-serverapp."""
     token = sys.stdin.read()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     credential.send_own()
-    # The package's attribute of that name is the function in it.
+    # import_module, since the package's attribute of this name is the function in it.
     runtime: Any = import_module("flwr.superlink.runtime.run_serverapp")
     runtime.HttpGrid = BoundedGrid
-    sys.argv += ["--token", token]  # of this list only: the process's command stays as it is
+    sys.argv += ["--token", token]  # in this list only: other accounts see the unchanged command
     flwr_serverapp()

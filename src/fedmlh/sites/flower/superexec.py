@@ -1,4 +1,4 @@
-"""Flower's SuperExec, which starts an app's process; the task's token goes to it where nobody else sees it.
+"""Flower's SuperExec, which starts an app's process and gives it the task's token where no other account sees it.
 
 At a site the process for each message is forked from one that has imported everything: starting Python and importing
 torch takes several seconds of a core, more than many a round of training.
@@ -19,7 +19,7 @@ from fedmlh.sites.flower import credential, origin
 from fedmlh.sites.flower.child import make_command
 from fedmlh.sites.flower.clientapp import answer_message
 
-#: What a message needs; none of it starts a thread, which a fork would lose.
+#: The modules that answer a message; none of them starts a thread, which a fork would lose.
 _IMPORTED = [
     "fedmlh.sites.flower.origin",
     "fedmlh.sites.flower.clientapp",
@@ -29,7 +29,7 @@ _IMPORTED = [
 
 
 def list_arguments(spec: ExecutionSpec) -> list[str]:
-    """Return the arguments that Flower would give the app's command, but for the token."""
+    """Return the arguments that Flower would give the app's command, without the token."""
     return [
         *("--runtime-api-address", spec.runtime_api_address),
         *("--root-certificates", spec.root_certificates_path),
@@ -48,13 +48,13 @@ def launch_serverapp(spec: ExecutionSpec) -> LaunchResult:
 
 
 def make_forking_launch() -> Callable[[ExecutionSpec], LaunchResult]:
-    """Return what starts a ClientApp's process: its arguments and token are in no command."""
-    # Python 3.11.0 would take orders from every account of the machine.
+    """Return a function that starts a ClientApp's process; its arguments and token are in no command line."""
+    # With abstract sockets, Python 3.11.0 would accept commands from every account of the machine.
     multiprocessing.util.abstract_sockets_supported = False  # type: ignore[misc]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
     os.environ[origin.VARIABLE] = str(os.getpid())
-    forkserver.ensure_running()  # now, not when the first message waits for it
+    forkserver.ensure_running()  # now, so that the first message need not wait for it
 
     def launch(spec: ExecutionSpec) -> LaunchResult:
         arguments = [*list_arguments(spec), "--token", spec.token]

@@ -1,7 +1,7 @@
 """Flower's SuperLink, open to sites for what sites do and to the server's own account for everything else.
 
-Flower serves nodes, runs and their control on one port, and only nodes have keys: whoever reaches the port could start
-a run, or take over one. Here every path but those of nodes asks for the credential of the server's account.
+Flower serves nodes, runs and their control on one port, and only nodes have keys: anyone who reaches the port could
+start a run, or take one over. Here every path but those of nodes asks for the credential of the server's account.
 """
 
 import subprocess
@@ -17,13 +17,13 @@ from fedmlh.sites.flower.child import make_command
 from fedmlh.sites.flower.guard import FOR_NODES, Guard
 from fedmlh.sites.flower.limits import Limits, limit_replies
 
-#: Milliseconds that a request waits for the database. Flower's five seconds are over while one large model is written,
-#: and whoever else asks meanwhile is told that the server has failed.
+#: Milliseconds that a request waits for the database. Flower's five seconds are too short while one large model is
+#: written: other callers would then be told that the server has failed.
 _DATABASE_WAIT = "60000"
 
 
 class OwnSuperExec:
-    """In place of the module by which Flower starts its SuperExec, and nothing else."""
+    """Replaces the module by which Flower starts its SuperExec."""
 
     TimeoutExpired = subprocess.TimeoutExpired
 
@@ -39,9 +39,9 @@ def main() -> None:
     guard = Middleware(Guard, word=credential.read_own(), most_bytes=limits.request_bytes, open_paths=FOR_NODES)
     extensions.get_middleware = lambda: (guard,)
     limit_replies(limits)
-    # The last value of a setting counts.
+    # If a setting is given twice, the last value counts.
     sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, ("busy_timeout", _DATABASE_WAIT))
-    # The package's attribute of that name is the function in it.
+    # import_module, since the package's attribute of this name is the function in it.
     internal: Any = import_module("flwr.superlink.cli.flower_superlink")
     internal.subprocess = OwnSuperExec
     internal.flower_superlink()

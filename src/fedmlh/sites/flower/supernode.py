@@ -1,7 +1,7 @@
 """Flower's SuperNode, which runs no app but this one, and starts its processes quickly.
 
-In Flower the code that runs at a site comes from whoever starts a run. Here the app that is sent names installed code
-only, always in the same bytes: anything else is left unanswered, with a line in the site's log. The interface by which
+In Flower, the starter of a run decides which code runs at a site. Here the app that is sent names installed code only,
+always in the same bytes: any other app is not run, and the site's log says so. The interface by which
 its processes get their work asks for the credential of the site's account.
 """
 
@@ -34,7 +34,7 @@ _MOST_BYTES = 16 * 2**20
 
 
 def check_bundle(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
-    """The same function, which gives out no app but fedmlh's."""
+    """Return the function, restricted to fedmlh's own app."""
     expected = make_bundle().content
 
     def get_checked(fab_hash: str, run_id: int) -> Fab:
@@ -48,7 +48,7 @@ def check_bundle(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab
 
 
 class OwnSuperExec:
-    """In place of the module by which Flower starts its SuperExec, and nothing else."""
+    """Replaces the module by which Flower starts its SuperExec."""
 
     @staticmethod
     def Popen(command: list[str]) -> "subprocess.Popen[bytes]":  # noqa: N802
@@ -59,12 +59,12 @@ class OwnSuperExec:
             process.terminate()
             process.wait(_END)
 
-        add_exit_handler(end)  # it would be killed with this process, and leave its temporary folder behind
+        add_exit_handler(end)  # else it would be killed with this process, and leave its temporary folder behind
         return process
 
 
 def guard_interface(create_app: Callable[..., Any], word: str) -> Callable[..., Any]:
-    """Return the same function, whose app answers nobody without the credential."""
+    """Return the function, whose app then answers only calls with the credential."""
 
     def create_guarded(*arguments: Any, **settings: Any) -> Any:
         app = create_app(*arguments, **settings)
@@ -87,6 +87,6 @@ def main() -> None:
     internal.subprocess = OwnSuperExec
     interface.create_app = guard_interface(interface.create_app, credential.read_own())
     flower_supernode()
-    # It returns when the connection broke down for good: Flower has left the federation, but its threads would keep the
-    # process alive, and whoever starts it again when it ends would wait for ever.
+    # It returns when the connection is lost for good. Flower has then left the federation, but its threads would keep
+    # the process alive, and the parent, which restarts it when it ends, would wait for ever.
     signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A run over real sites, put together from the parts that a run in one process has."""
+"""A run over real sites, built from the parts of a simulation."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ def train_federation(federation: Federation, grid: Grid) -> None:
     enrolments = federation.enrolments()
     nodes = {client_id: node for client_id, node in federation.read_nodes().items() if client_id in enrolments}
     federation.check_confirmed({client_id: enrolments[client_id] for client_id in nodes})
-    # Sites that have not enrolled are sampled like all others, and absent: who is sampled does not depend on them.
+    # Sites that have not enrolled are sampled like all others, and are absent: the sampling does not depend on them.
     clients = range(len(agreement.sites))
     examples = {client_id: enrolments[client_id].examples if client_id in nodes else 1 for client_id in clients}
     if config.training == "one-round":

@@ -1,4 +1,4 @@
-"""Before a run begins: who has enrolled, who is connected, and for how long the others are waited for."""
+"""Waiting before a run begins: for which sites, and for how long."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from fedmlh.sites.enrolment import Enrolment
 from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.control import Control
 
-#: Seconds between two looks at who is connected, and after which those that are missing are named again.
+#: Seconds between two checks of connections, and after which missing sites are named again.
 PAUSE, REMIND = 1.0, 300.0
 
 
@@ -24,9 +24,9 @@ class Patience:
 
 
 def choose_sites(federation: Federation, patience: Patience) -> dict[int, Enrolment]:
-    """Return the sites that take part, or a UserError if too few have enrolled.
+    """Return the sites that take part, or raise UserError if too few have enrolled.
 
-    All that are listed must have, unless the operator says that fewer will do or how long the others are waited for.
+    All listed sites must have enrolled, unless the operator says how many are enough or how long to wait for the rest.
     """
     listed, quorum = federation.agreement.sites, federation.agreement.config.quorum
     if patience == Patience():
@@ -50,7 +50,7 @@ def wait_for_sites(
     patience: Patience,
     tell: Callable[[str], None],
 ) -> bool:
-    """Wait until enough sites are connected, and say who is missing; return False if the SuperLink has gone."""
+    """Wait until enough sites are connected, and say who is missing; return False if the SuperLink has ended."""
     least = len(enrolments) if patience.min_sites is None else patience.min_sites
     end = None if patience.minutes is None else time.monotonic() + 60 * patience.minutes
     said, reminded = "", 0.0
