@@ -20,6 +20,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedmlh.sites.federation import Federation
+from waiting import wait_for
 
 CHUNK = 5 * 2**20
 
@@ -81,22 +82,19 @@ class LyingSite:
     def close(self) -> None:
         self.client.close()
 
-    def receive(self, seconds: float) -> Metadata:
+    def receive(self) -> Metadata:
         """Wait for a message; return what a reply to it says of itself."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for pulled in self.client.PullMessages(PullMessagesRequest(node=self.node)).messages_list:
-                return Metadata(
-                    run_id=pulled.metadata.run_id,
-                    src_node_id=self.node.node_id,
-                    dst_node_id=pulled.metadata.src_node_id,
-                    reply_to_message_id=pulled.metadata.message_id,
-                    message_type=pulled.metadata.message_type,
-                    created_at=time.time(),
-                    ttl=10.0,
-                )
-            time.sleep(0.2)
-        raise AssertionError("nobody asks this site")
+        ask = PullMessagesRequest(node=self.node)
+        (pulled, *_) = wait_for(lambda: list(self.client.PullMessages(ask).messages_list))
+        return Metadata(
+            run_id=pulled.metadata.run_id,
+            src_node_id=self.node.node_id,
+            dst_node_id=pulled.metadata.src_node_id,
+            reply_to_message_id=pulled.metadata.message_id,
+            message_type=pulled.metadata.message_type,
+            created_at=time.time(),
+            ttl=10.0,
+        )
 
     def announce(self, reply: Reply, **changes: Any) -> tuple[list[str], str]:
         """Say which objects a reply has; return those that the SuperLink wants, and under which session."""

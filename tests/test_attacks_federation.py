@@ -3,16 +3,14 @@
 import asyncio
 import json
 import os
-import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 if not Path("/proc/self/environ").exists():
-    pytest.skip("processes are found through /proc", allow_module_level=True)
+    pytest.skip("what other accounts see of processes, and which are left, is read in /proc", allow_module_level=True)
 
 import httpx
 import torch
@@ -61,7 +59,8 @@ from fedmlh.sites.keys import make_node_key
 from fedmlh.sites.site import Site
 from lying_site import CHUNK, LyingSite, Reply
 from once import BASE as ONCE
-from rehearsal import PATIENCE, find_processes, running, wait_for
+from rehearsal import Commands, running
+from waiting import PATIENCE, wait_for, wait_for_words
 
 HERE = Path(__file__).parent
 SMALL = Config(
@@ -112,15 +111,13 @@ def read_credential(folder: Path) -> dict[str, str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 def test_attack_01_02_22_23_another_account_gets_nothing(open_path: Path) -> None:
     """Everything but `public/` and the addresses has to be found; with the credential the same calls are answered."""
-    config = SMALL.replace(synthetic_points=4000, local_epochs=2000, num_clients=1, clients_per_round=1)
+    config = SMALL.replace(num_clients=1, clients_per_round=1)
     federation = create_loopback(config, open_dataset(config), open_path / "federation")
-    with running(federation) as commands:
+    with running(federation) as commands, ExitStack() as stack:
         start = commands.start()
         commands.join("site-0")
-        log = federation.path / "site-0" / "supernode.log"
-        wait_for(lambda: log.exists() and b"Receiving: train" in log.read_bytes(), start)
-        (node,) = find_processes("fedmlh.sites.flower.supernode", str(federation.path / "site-0"))
-        words = Path(f"/proc/{node}/cmdline").read_bytes().decode().split("\0")
+        stack.enter_context(commands.holding(start))()
+        (words,) = commands.signed("site-0", "supernode").values()
         port = words[words.index("--port") + 1]
         with sqlite3.connect(f"file:{federation.server / 'superlink.db'}?mode=ro", uri=True) as database:
             ((token,),) = database.execute("select token from task where token is not null").fetchall()
@@ -464,13 +461,11 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with running(federation) as commands:
         start = commands.start("--min-sites", 1)
-        wait_for(lambda: (federation.server / "nodes.json").exists(), start)
+        wait_for((federation.server / "nodes.json").exists, start)
         liar = commands.stack.enter_context(closing(LyingSite(federation, "site-1")))
         commands.join("site-0")
-        about = liar.receive(PATIENCE)
-        word = "fedmlh.sites.flower"
-        (link,) = find_processes(f"{word}.superlink", str(federation.path))
-        (app,) = find_processes(f"{word}.serverapp", str(federation.path))
+        about = liar.receive()
+        (link,), (app,) = (commands.signed("server", module) for module in ("superlink", "serverapp"))
         before = {process: peak(process) for process in (link, app)}
         if blocks == "equal":
             # Chunks that an honest update of this small model could have, so that the SuperLink lets them pass.
@@ -483,8 +478,7 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
             with pytest.raises(httpx.HTTPStatusError, match="413"):
                 liar.push(large, next(iter(large.chunks)), "")
         # Written after the metrics of each round.
-        log_file = federation.run.path / "participation.jsonl"
-        wait_for(lambda: log_file.exists() and b'"accepted": [0]' in log_file.read_bytes(), start)
+        wait_for_words(federation.run.path / "participation.jsonl", '"accepted": [0]', start)
         growth = {process: peak(process) - before[process] for process in before}
         model = 4 * federation.agreement.task.stack.num_parameters
         assert growth[app] < 3 * model + 100 * 2**20
@@ -495,16 +489,28 @@ def test_attack_07_a_very_large_reply_costs_the_server_nothing(tmp_path: Path, b
         assert next(list(attempt.accepted) for attempt in log if attempt.accepted) == [0]
 
 
+def find_processes(word: str) -> list[int]:
+    """Find processes with a word in their command or environment, whoever began them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                if command and word.encode() in command + (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
 #: A process that starts another, both as the product starts its own.
 PARENT = """
-import subprocess, sys, time
+import signal, subprocess, sys
 from fedmlh.sites.flower.child import make_command
 def main():
     depth = int(sys.argv[1])
     if depth:
         subprocess.Popen(make_command("parent_of_many", str(depth - 1), sys.argv[2]))
     print(depth, flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 
@@ -516,12 +522,12 @@ def test_attack_08_all_descendants_end_with_a_process_that_is_killed(tmp_path: P
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings) as process:
         assert process.stdout is not None
         assert sorted(int(process.stdout.readline()) for _ in range(4)) == [0, 1, 2, 3]
-        assert len(find_processes("parent_of_many", str(tmp_path))) == 4
+        assert len(find_processes(str(tmp_path))) == 4
         process.kill()
     try:
-        wait_for(lambda: not find_processes("parent_of_many", str(tmp_path)), patience=10)
+        wait_for(lambda: not find_processes(str(tmp_path)), patience=10)
     finally:
-        for left in find_processes("parent_of_many", str(tmp_path)):
+        for left in find_processes(str(tmp_path)):
             os.kill(left, signal.SIGKILL)
 
 
@@ -738,16 +744,16 @@ def descendants_gone(folder: Path) -> bool:
     return False
 
 
-def kill_at_random(begin: Callable[[], "subprocess.Popen[bytes]"], folder: Path, seed: int) -> None:
-    moments = random.Random(seed)
-    for _ in range(10):
-        process = begin()
-        time.sleep(moments.uniform(0.0, 15.0))
-        process.kill()
-        process.wait()
-        assert descendants_gone(folder), [
-            Path(f"/proc/{pid}/cmdline").read_bytes() for pid in find_processes(str(folder.resolve()))
-        ]
+def kill_as_processes_begin(begin: Callable[[], "subprocess.Popen[bytes]"], commands: Commands, place: str) -> None:
+    """Kill a command as its first process begins, as its second does, and so on: a new one has yet to bind itself."""
+    for number in (1, 2, 3) if place == "server" else (1, 2, 3, 4, 5):
+        for _ in range(2):
+            most = len(commands.signed(place)) + number
+            kill_when(
+                lambda most=most: len(commands.signed(place)) >= most,  # type: ignore[misc]
+                begin(),
+                commands.federation.path / place,
+            )
 
 
 @pytest.mark.slow
@@ -757,18 +763,24 @@ def test_attack_08_a_join_that_is_killed_leaves_no_process(tmp_path: Path) -> No
     with running(federation) as commands:
         start = commands.start("--wait", 0)
         commands.join("site-0")
-        kill_at_random(lambda: commands.join("site-1"), federation.path / "site-1", 8)
+        kill_as_processes_begin(lambda: commands.join("site-1"), commands, "site-1")
         commands.join("site-1")
         assert start.wait(PATIENCE) == 0, (federation.path / "start.log").read_text()
 
 
 @pytest.mark.slow
 def test_attack_08_a_start_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    config = SMALL.replace(rounds=30, local_epochs=200, quorum=2)
+    config = SMALL.replace(rounds=10, quorum=2)
     federation = create_loopback(config, open_dataset(config), tmp_path / "federation")
     with running(federation) as commands:
         for site in federation.agreement.sites:
             commands.join(site)
-        kill_at_random(commands.start, federation.server, 9)
+        kill_as_processes_begin(commands.start, commands, "server")
+        for finished in (1, 2, 3):
+            kill_when(
+                lambda finished=finished: federation.run.count_rounds() >= finished,  # type: ignore[misc]
+                commands.start(),
+                federation.server,
+            )
         assert commands.start().wait(PATIENCE) == 0, (federation.path / "start.log").read_text()
     assert federation.read_outcome() == (True, None)

@@ -1,7 +1,6 @@
 """Real sites in one round: the bits of one process, a server that dies at any moment, and what sites do not send."""
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -47,8 +46,9 @@ from fedmlh.sites.site_model import make_site_model
 from fedmlh.sizing import list_open
 from fedmlh.storage import read_checked, write_checked
 from once import BASE, DATA, VARIANTS, differing, left
-from rehearsal import Rehearsal, wait_for
+from rehearsal import Rehearsal
 from texts import CATALOGUE, TEXTS, write_text
+from waiting import PATIENCE, wait_for
 
 NODE = 100  # that of site 0
 
@@ -450,33 +450,20 @@ def test_over_flower_the_run_is_that_in_process_and_so_is_its_replay(
     assert replay_loopback(federation, DATA, tmp_path / "replay")
 
 
-#: A site that takes its time, so that the server can be killed while it waits.
-SLOW = """
-import time
-from fedmlh.oneround import exchange
-quick = exchange.Respondent.reply
-def reply(self, request):
-    time.sleep(8)
-    return quick(self, request)
-exchange.Respondent.reply = reply
-"""
-
-
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_it_asks_continues(in_process: dict[str, Path], tmp_path: Path) -> None:
     """Once between the counts of two sites and once between their sums."""
-    (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
     rehearsal = Rehearsal(tmp_path / "fed", BASE)
-    journals = [rehearsal.federation.run.checkpoints / f"{part}.bin" for part in ("counts", "sums")]
-    with rehearsal.running("site-2", tmp_path / "slow") as start:
-        for journal in journals:
-            wait_for(lambda journal=journal: journal.exists() and journal.stat().st_size, start)  # type: ignore[misc]
-            killed = rehearsal.find("fedmlh.sites.flower.serverapp")
-            assert killed
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-        assert start.wait(300) == 0, (rehearsal.federation.path / "start.log").read_text()
+    with rehearsal.running() as (commands, start):
+        with commands.holding(start, "site-2") as wait_for_next:
+            for part in ("counts", "sums"):
+                journal = rehearsal.federation.run.checkpoints / f"{part}.bin"
+                held = wait_for_next()
+                wait_for(lambda journal=journal: journal.exists() and journal.stat().st_size, start)  # type: ignore[misc]
+                commands.send(signal.SIGKILL, "server", "serverapp")
+                held.release()
+                wait_for_next().release()
+        assert start.wait(PATIENCE) == 0, (rehearsal.federation.path / "start.log").read_text()
     said = (rehearsal.federation.path / "start.log").read_text()
     assert said.count("resuming from there") == 2
     assert differing(rehearsal.federation.run.path, in_process["labels"]) == []
