@@ -1,6 +1,7 @@
 """Files of records as their columns: tables, JSON lines and Annif's corpora."""
 
 import difflib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,8 @@ class Table:
                 return places[0]
         if name.isdecimal() and 1 <= int(name[:9]) <= len(self.columns):
             return int(name) - 1
-        raise BadLine(self.path, self._first, explain_missing(name, self.columns, self._header))
+        hint = "; if this is a record, add --no-header and name columns by number" if self._header else ""
+        raise BadLine(self.path, self._first, f"has no column '{name:.40}': {suggest(name, self.columns)}{hint}")
 
 
 class JsonLines:
@@ -159,7 +161,7 @@ class JsonLines:
             yield Row(lineno, values, repr(record))
         for name in names:
             if name in missing:
-                raise UserError(f"{self.path}: no record {explain_missing(name, self.columns)}")
+                raise UserError(f"{self.path}: no record has a field '{name:.40}': {suggest(name, self.columns)}")
 
     def _parse(self, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         for lineno, line in enumerate(lines, start=1):
@@ -198,23 +200,21 @@ class AnnifCorpus:
             said = dict(zip(_ANNIF, (text, uris), strict=True))
             for name in names:
                 if name not in said:
-                    raise UserError(f"{self.path}: no record {explain_missing(name, _ANNIF)}")
+                    raise UserError(f"{self.path}: has no column '{name:.40}': {suggest(name, _ANNIF)}")
             yield Row(lineno, [said[name] for name in names], line)
 
 
-def explain_missing(name: str, columns: Sequence[str], header: bool = True) -> str:
-    """Say that no column has this name, and what to do."""
+def suggest(name: str, columns: Sequence[str]) -> str:
+    """Say which columns there are, and which one was perhaps meant."""
     listed = ", ".join(f"'{column:.30}'" for column in columns[:20] if column)
     near = difflib.get_close_matches(fold(name[:80]), [fold(column) for column in columns], n=1)
-    meant = f"did you mean '{near[0]}'? " if near else ""
-    hint = "; if this is a record, add --no-header and name columns by number" if header else ""
-    return f"has no column '{name:.40}': {meant}There are {listed}{hint}"
+    return f"did you mean '{near[0]}'? There are {listed}" if near else f"there are {listed}"
 
 
 def _is_object(line: str) -> bool:
     try:
-        return line.lstrip().startswith("{") and isinstance(parse_json(line), dict)
-    except ValueError:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
         return False
 
 
