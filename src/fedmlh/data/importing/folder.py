@@ -14,7 +14,7 @@ from fedmlh.errors import BadLine, UserError
 from fedmlh.storage import new_folder
 
 #: Lines are written when they have so many bytes: no more are in memory, and no file stays open, however many sites.
-_BUFFER_BYTES = 8 << 20
+_BUFFER_BYTES = 4 << 20
 _MOST_SITES = 10_000
 _FILES = {False: "trn.jsonl", True: "tst.jsonl"}
 

@@ -11,8 +11,10 @@ from fedmlh.data.readers.label_lines import is_uri, strip_brackets
 
 #: The separator of cells that hold a list in brackets, as JSON or Python writes it.
 LIST = "list"
-#: Of two separators that are in equally many cells, the first one is taken; a comma may be part of a name.
-_SEPARATORS = (";", "|", "\n", "\t", ",")
+#: Of two separators that are in equally many cells, the first one is taken.
+_SEPARATORS = (";", "|", "\n", "\t")
+#: The share of cells that hold a separator; below it, a comma is one, which is often part of a name.
+_LEAST = 0.1
 #: The longest list as Python writes it; to read one takes much more memory than it has characters.
 _LONGEST_LIST = 1 << 16
 
@@ -97,4 +99,6 @@ def guess_separator(cells: Sequence[str]) -> str:
     if cells and all(is_uri(word) for cell in cells for word in cell.split()):
         return " "
     counts = [sum(separator in cell for cell in cells) for separator in _SEPARATORS]
+    if any("," in cell for cell in cells) and max(counts) < _LEAST * len(cells):
+        return ","
     return _SEPARATORS[counts.index(max(counts))] if any(counts) else ""

@@ -69,13 +69,14 @@ def open_source(path: Path, marks: Marks, names: Sequence[str], is_free: bool) -
         return AnnifCorpus(path, marks.encoding), ()
     named = [name for name in names if not name.isdecimal()]
     said = {"delimiter": marks.delimiter, "quote": marks.quote, "escape": marks.escape}
-    dialect, is_sure = guess_dialect(sample, named if marks.header else (), **said)
+    dialect, is_named = guess_dialect(sample, named if marks.header else (), **said)
     table = Table(path, marks.encoding, dialect, marks.header)
-    if is_sure or (is_free and table.known):
+    if is_free and table.known:
         return table, ()
-    unsaid = {name: getattr(dialect, name) for name, mark in said.items() if mark is None}
-    usual = vars(Dialect()) | {"delimiter": None}
-    return table, tuple((name, mark) for name, mark in unsaid.items() if mark != usual[name])
+    # A header with the names that were said settles the delimiter.
+    sure = vars(Dialect()) | {"delimiter": dialect.delimiter if is_named else None}
+    found = {name: getattr(dialect, name) for name, mark in said.items() if mark is None}
+    return table, tuple((name, mark) for name, mark in found.items() if mark != sure[name])
 
 
 class Table:
@@ -115,7 +116,8 @@ class Table:
         width = len(self.columns)
         if len(cells) < self._least or any(cells[width:]):
             hint = f"a cell that holds a {self.dialect.delimiter!r} must stand in quotes"
-            raise BadLine(self.path, lineno, f"has {len(cells)} cells, and line {self._first} has {width}; {hint}")
+            number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            raise BadLine(self.path, lineno, f"has {number}, and line {self._first} has {width}; {hint}")
         cells[width:] = []
         cells += [""] * (width - len(cells))
 
