@@ -221,7 +221,7 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
     "not UTF-8": (
         GOOD.encode() + b"3,\xd6l,oil\n",
         SAID,
-        "a.csv, line 4: is not UTF-8 text: save the file as UTF-8, or name its encoding, such as --encoding cp1252",
+        "a.csv, line 4: is not UTF-8 text: save it as UTF-8, or name its encoding (--encoding cp1252, if it",
     ),
     "not UTF-8, far below": (
         GOOD.encode() + b"3,x,y\n" * 99_997 + b"3,\xff,oil\n",
@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
     "UTF-16 that does not say so": (
         GOOD.encode("utf-16-le"),
         SAID,
-        "line 1: holds a NUL, as no text does: take it out (or is it --encoding utf-16?)",
+        "line 1: holds a NUL, as no text does: take it out, or name the encoding (--encoding utf-16)",
     ),
     "a workbook": (
         b"PK\x03\x04rest",
@@ -250,14 +250,14 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
     "one column": (
         "title\nOlive oil\n",
         (),
-        "line 1: has only one cell: say what stands between cells with --delimiter",
+        "line 1: has only one cell: say what stands between cells (--delimiter)",
     ),
-    "a delimiter of two characters": (GOOD, (*SAID, "--delimiter", "||"), "--delimiter '||' should be one character"),
+    "a delimiter of two characters": (GOOD, (*SAID, "--delimiter", "||"), "the delimiter '||' should be one character"),
     "one mark for two things": (GOOD, (*SAID, "--delimiter", ";", "--quote", ";"), "should differ"),
     "labels in brackets": (
         'title,subjects\nFish,"[""fish""]"\n',
         SAID,
-        "line 2: the labels '[\"fish\"]' are a list in brackets: use --separator list",
+        "line 2: the labels '[\"fish\"]' are a list in brackets: say so (--separator list)",
     ),
     "labels not in brackets": (
         GOOD,
@@ -292,7 +292,7 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
     "no id": (
         GOOD + ",Trees,trees\n",
         (*SAID, "--id", "id"),
-        "a.csv, line 4: has no id ('id'): every record needs one, or leave --id out",
+        "a.csv, line 4: has no id ('id'): every record needs one if the column is named (--id)",
     ),
     "no site": (GOOD.replace("1,", ","), (*SAID, "--site", "id"), "line 2: has no site"),
     "a site that is no folder": (
@@ -335,12 +335,12 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
     "which is the text": (
         "a,subjects\n,oil\n",
         (),
-        "a.csv: which column holds the text? Say it with --text; there are 'a', 'subjects'",
+        "a.csv: which column holds the text? Name it (--text); there are 'a', 'subjects'",
     ),
     "which are the labels": (
         "title,b\nOlive oil,oil\n",
         (),
-        "a.csv: which column holds the labels? Say it with --labels",
+        "a.csv: which column holds the labels? Name it (--labels)",
     ),
     "language without a vocabulary": (GOOD, (*SAID, "--language", "fi"), "--language chooses names of a vocabulary"),
 }

@@ -83,8 +83,8 @@ def test_ids_of_a_corpus_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "options", "sentence"),
     [
-        ("v.csv", "uri,label_en,label_fi\nx:1,a,b\n", (), "v.csv: has names in en, fi: choose one with --language"),
-        ("v.csv", "uri,label_en\nx:1,a\n", ("--language", "sv"), "has no names in 'sv': choose --language among en"),
+        ("v.csv", "uri,label_en,label_fi\nx:1,a,b\n", (), "v.csv: has names in en, fi: choose a language (--language)"),
+        ("v.csv", "uri,label_en\nx:1,a\n", ("--language", "sv"), "has no names in 'sv': choose one of en (--language)"),
         ("v.csv", "uri,notation\nx:1,7\n", (), "v.csv: has no column of names, such as label_en"),
         ("v.csv", "uri,label_en\nx:1,a\nx:1,b\n", (), "v.csv, line 3: the label 'x:1' stands on a line above"),
         ("v.csv", "uri,label_en\n,a\n", (), "v.csv, line 2: names no label"),
@@ -94,7 +94,7 @@ def test_ids_of_a_corpus_are_kept(tmp_path: Path) -> None:
             "v.tsv",
             VOCABULARIES["v.tsv"],
             ("--language", "en"),
-            "has names in one language, so that --language has no effect",
+            "has names in one language: do not name a language (--language)",
         ),
         ("v.tsv", "<x:1>\ta\n\tb\n", (), "v.tsv, line 2: names no label"),
         ("v.tsv", "", (), "v.tsv: is empty"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import call_apart, invoke
+from command_line import TINY, invoke
 from fedmlh.data.importing.points import is_test
 from fedmlh.data.readers.formats import load
 from spreadsheets import import_all, list_left, put, read_ids, read_points
@@ -73,14 +73,14 @@ def test_a_share_that_is_none_is_refused(tmp_path: Path, share: object) -> None:
     path = put(tmp_path / "a.csv", HEAD + write_rows(10))
     code, _, err = invoke("data", "import", path, *SAID, "--test", share, "--out", tmp_path / "out")
     assert (code, list_left(tmp_path)) == (2, ["a.csv"])
-    assert "should be a share from 0 below 1" in err
+    assert "it should be from 0 below 1 (--test)" in err
 
 
 def test_a_part_without_records_is_refused(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", HEAD + write_rows(3))
     code, _, err = invoke("data", "import", path, *SAID, "--test", 0.0001, "--out", tmp_path / "out")
     assert (code, list_left(tmp_path)) == (2, ["a.csv"])
-    assert "none of the 3 records falls into the test part, a share of 0.0001: choose another --seed or --test" in err
+    assert "none of the 3 records falls into the test part, a share of 0.0001: choose another seed or share" in err
     code, _, err = invoke("data", "import", path, *SAID, "--test", 0.9999, "--out", tmp_path / "out")
     assert "all 3 records fall into the test part" in err
     code, out, _ = import_all(tmp_path / "out", path, *SAID)
@@ -108,8 +108,10 @@ def test_the_command_that_is_named_next_runs(tmp_path: Path) -> None:
     assert code == 0, err
     (command,) = [line.removeprefix("next: fedmlh ") for line in out.splitlines() if line.startswith("next: ")]
     assert "2 sites (training + test points): north" in out
-    done = call_apart(*command.split(), "--out", tmp_path / "run", "--set", "device=cpu")
-    assert done.returncode == 0, done.stderr
+    run, preset, *rest = command.split()
+    assert (run, preset) == ("run", "recommended")
+    code, _, err = invoke(run, "demo", "--rounds", 1, *TINY, "--set", "num_buckets=4", *rest, "--out", tmp_path / "run")
+    assert code == 0, err
 
 
 def test_sites_may_use_the_same_ids(tmp_path: Path) -> None:

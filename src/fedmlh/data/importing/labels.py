@@ -47,7 +47,7 @@ class LabelCells:
         if self.separator == LIST:
             return [self._take(item) for item in parse_list(cell)]
         if is_list(cell):
-            raise ValueError(f"the labels {cell!r:.40} are a list in brackets: use --separator {LIST}")
+            raise ValueError(f"the labels {cell!r:.40} are a list in brackets: say so (--separator {LIST})")
         if not self.separator:
             return [cell]
         return cell.split(None if self.separator == " " else self.separator)
@@ -89,7 +89,7 @@ def parse_list(cell: str) -> list[Any]:
             continue
         if isinstance(items, list | tuple):
             return list(items)
-    raise ValueError(f"the labels {cell!r:.40} are no list in brackets, as --separator {LIST} wants them")
+    raise ValueError(f"the labels {cell!r:.40} are no list in brackets: say what stands between them (--separator)")
 
 
 def guess_separator(cells: Sequence[str]) -> str:

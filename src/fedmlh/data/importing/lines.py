@@ -82,11 +82,17 @@ def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
                 if len(line) > MAX_LINE:
                     raise BadLine(path, lineno, f"is longer than {MAX_LINE:,} characters, which no record is")
                 if _MARK in line:
-                    name = "another --encoding" if encoding else "its encoding, such as --encoding cp1252 (Windows)"
-                    raise BadLine(path, lineno, f"is not {codec.upper()} text: save the file as UTF-8, or name {name}")
+                    hint = "" if encoding else " cp1252, if it is from Windows"
+                    raise BadLine(
+                        path,
+                        lineno,
+                        f"is not {codec.upper()} text: save it as UTF-8, or name its encoding (--encoding{hint})",
+                    )
                 if "\0" in line:
                     raise BadLine(
-                        path, lineno, "holds a NUL, as no text does: take it out (or is it --encoding utf-16?)"
+                        path,
+                        lineno,
+                        "holds a NUL, as no text does: take it out, or name the encoding (--encoding utf-16)",
                     )
                 if lineno == 1:
                     line = line.removeprefix("\ufeff")  # the byte order mark

@@ -89,7 +89,7 @@ class Table:
         self._first, cells = next(self._records(), (1, []))
         self.columns = tuple(cell.strip() for cell in cells) if header else tuple(str(n + 1) for n in range(len(cells)))
         if len(self.columns) < 2:
-            raise BadLine(path, self._first, "has only one cell: say what stands between cells with --delimiter")
+            raise BadLine(path, self._first, "has only one cell: say what stands between cells (--delimiter)")
         folded = [fold(name) for name in self.columns]
         is_annif = all(folded.count(name) == 1 for name in _ANNIF)
         self.known: tuple[str, str, str] | None = (*_ANNIF, " ") if is_annif else None
@@ -134,7 +134,7 @@ class Table:
                 return places[0]
         if name.isdecimal() and 1 <= int(name[:9]) <= len(self.columns):
             return int(name) - 1
-        hint = "; if this is a record, add --no-header and name columns by number" if self._header else ""
+        hint = "; if this is a record, say so (--no-header) and name columns by number" if self._header else ""
         raise BadLine(self.path, self._first, f"has no column '{name:.40}': {suggest(name, self.columns)}{hint}")
 
 

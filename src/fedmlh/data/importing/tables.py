@@ -31,7 +31,7 @@ class Dialect:
         marks = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
         for name, mark in marks.items():
             if len(mark) > 1 or mark in ("\n", "\r") or (name == "delimiter" and not mark):
-                raise UserError(f"--{name} {mark!r:.40} should be one character, and not a line break")
+                raise UserError(f"the {name} {mark!r:.40} should be one character, and not a line break")
         given = [mark for mark in marks.values() if mark]
         if len(set(given)) < len(given):
             raise UserError(f"the delimiter, the quote and the escape should differ, and are {', '.join(given)}")
