@@ -14,7 +14,7 @@ from fedmlh.errors import BadLine, UserError
 from fedmlh.storage import new_folder
 
 #: Lines are written once they have this many bytes: no more are in memory, and no file stays open between writes.
-_BUFFER_BYTES = 8 << 20
+_BUFFER_BYTES = 4 << 20
 _MOST_SITES = 10_000
 _FILES = {False: "trn.jsonl", True: "tst.jsonl"}
 
@@ -45,7 +45,7 @@ def write_folder(
     `test` is the share of records that become the test part, by a hash of their id, or of their text if they have none.
     """
     if not 0 <= test < 1:
-        raise UserError(f"--test {test:g} should be a share from 0 below 1")
+        raise UserError(f"the test part is to have a share of {test:g}: it should be from 0 below 1 (--test)")
     with new_folder(out) as draft:
         counts, used = Counts(), set[str]()
         lines = _Lines(draft)
@@ -88,7 +88,9 @@ class _Lines:
         if site not in self._sites:
             self._sites.add(site)
             if len(self._sites) > _MOST_SITES:
-                raise UserError(f"{point.path}: has more than {_MOST_SITES:,} sites: is --site the right column?")
+                raise UserError(
+                    f"{point.path}: has more than {_MOST_SITES:,} sites: is that the right column (--site)?"
+                )
             (self._folder / site).mkdir(exist_ok=True)
         self._waiting[site, test].append(line)
         self._bytes += len(line)
@@ -113,7 +115,7 @@ def _check_parts(counts: Counts, test: float) -> None:
             f"no row has both text and labels: {counts.without_labels:,} lack labels that are known, "
             f"{counts.without_text:,} lack text; are these the right columns?"
         )
-    hint = "choose another --seed or --test, or give more rows"
+    hint = "choose another seed or share (--seed, --test), or give more rows"
     if test and not any(is_test_part for _, is_test_part in points):
         raise UserError(f"none of the {total:,} records falls into the test part, a share of {test:g}: {hint}")
     for site, _ in sorted(points):

@@ -11,8 +11,10 @@ from fedmlh.data.readers.label_lines import is_uri, strip_brackets
 
 #: The separator of cells that hold a list in brackets, as JSON or Python writes it.
 LIST = "list"
-#: Of two separators that are in equally many cells, the first one is taken; a comma may be part of a name.
-_SEPARATORS = (";", "|", "\n", "\t", ",")
+#: Of two separators that are in equally many cells, the first one is taken.
+_SEPARATORS = (";", "|", "\n", "\t")
+#: The share of cells that hold a separator; below it, a comma is one, which is often part of a name.
+_LEAST = 0.1
 #: The longest list as Python writes it; to read one takes much more memory than it has characters.
 _LONGEST_LIST = 1 << 16
 
@@ -45,7 +47,7 @@ class LabelCells:
         if self.separator == LIST:
             return [self._take(item) for item in parse_list(cell)]
         if is_list(cell):
-            raise ValueError(f"the labels {cell!r:.40} are a list in brackets: use --separator {LIST}")
+            raise ValueError(f"the labels {cell!r:.40} are a list in brackets: say so (--separator {LIST})")
         if not self.separator:
             return [cell]
         return cell.split(None if self.separator == " " else self.separator)
@@ -87,7 +89,7 @@ def parse_list(cell: str) -> list[Any]:
             continue
         if isinstance(items, list | tuple):
             return list(items)
-    raise ValueError(f"the labels {cell!r:.40} are no list in brackets, as --separator {LIST} wants them")
+    raise ValueError(f"the labels {cell!r:.40} are no list in brackets: say what stands between them (--separator)")
 
 
 def guess_separator(cells: Sequence[str]) -> str:
@@ -97,4 +99,6 @@ def guess_separator(cells: Sequence[str]) -> str:
     if cells and all(is_uri(word) for cell in cells for word in cell.split()):
         return " "
     counts = [sum(separator in cell for cell in cells) for separator in _SEPARATORS]
+    if any("," in cell for cell in cells) and max(counts) < _LEAST * len(cells):
+        return ","
     return _SEPARATORS[counts.index(max(counts))] if any(counts) else ""

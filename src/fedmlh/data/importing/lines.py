@@ -62,7 +62,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a file, each with its end: LF, CRLF or CR.
+    """Yield the lines of a file, each with its end: LF or CRLF, or LF for CR in a file that begins without any LF.
 
     Without an encoding it is UTF-8, or UTF-16 if the file begins with the mark of UTF-16.
     """
@@ -70,23 +70,30 @@ def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
         problem = "is not a file" if path.exists() else "there is no such file"
         raise UserError(f"{path}: {problem}")
     with readable(path), open_bytes(path) as file:
-        head = file.peek(4)[:4] if isinstance(file, io.BufferedReader) else b""
+        head = file.peek() if isinstance(file, io.BufferedReader) else b""
         for magic, problem in _NOT_TEXT.items():
             if head.startswith(magic):
                 raise UserError(f"{path}: {problem}")
         codec = encoding or ("utf-16" if head[:2] in _UTF_16 else "utf-8")
-        lineno = 0
-        with io.TextIOWrapper(file, codec, errors="fedmlh.mark", newline="") as text:
+        lineno, end = 0, "\r" if b"\r" in head and b"\n" not in head else "\n"
+        with io.TextIOWrapper(file, codec, errors="fedmlh.mark", newline=end) as text:
             while line := text.readline(MAX_LINE + 1):
                 lineno += 1
                 if len(line) > MAX_LINE:
                     raise BadLine(path, lineno, f"is longer than {MAX_LINE:,} characters, which no record is")
                 if _MARK in line:
-                    name = "another --encoding" if encoding else "its encoding, such as --encoding cp1252 (Windows)"
-                    raise BadLine(path, lineno, f"is not {codec.upper()} text: save the file as UTF-8, or name {name}")
+                    hint = "" if encoding else " cp1252, if it is from Windows"
+                    raise BadLine(
+                        path,
+                        lineno,
+                        f"is not {codec.upper()} text: save it as UTF-8, or name its encoding (--encoding{hint})",
+                    )
                 if "\0" in line:
                     raise BadLine(
-                        path, lineno, "holds a NUL, as no text does: take it out (or is it --encoding utf-16?)"
+                        path,
+                        lineno,
+                        "holds a NUL, as no text does: take it out, or name the encoding (--encoding utf-16)",
                     )
-                # A byte order mark is no part of the text.
-                yield line.removeprefix("\ufeff") if lineno == 1 else line
+                if lineno == 1:
+                    line = line.removeprefix("\ufeff")  # the byte order mark
+                yield line if end == "\n" else line.replace("\r", "\n")

@@ -151,7 +151,7 @@ def _find_largest(
         means.append(sum(measured) / max(1, len(measured)))
     if max(means, default=0) < least:
         listed = ", ".join(f"'{name:.30}'" for name in source.columns if name)
-        raise UserError(f"{source.path}: which column holds the {what}? Say it with --{what}; there are {listed}")
+        raise UserError(f"{source.path}: which column holds the {what}? Name it (--{what}); there are {listed}")
     return (names[means.index(max(means))],)
 
 
@@ -181,7 +181,7 @@ def _take_text(value: Any, name: str) -> str:
 def _take_name(value: Any, name: str, what: str) -> str:
     """Return the id of a record or the name of its site."""
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise ValueError(f"has no {what} ('{name:.40}'): every record needs one, or leave --{what} out")
+        raise ValueError(f"has no {what} ('{name:.40}'): every record needs one if the column is named (--{what})")
     return str(value).strip()
 
 

@@ -1,6 +1,7 @@
 """Files of records as their columns: tables, JSON lines and Annif's corpora."""
 
 import difflib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +69,14 @@ def open_source(path: Path, marks: Marks, names: Sequence[str], is_free: bool) -
         return AnnifCorpus(path, marks.encoding), ()
     named = [name for name in names if not name.isdecimal()]
     said = {"delimiter": marks.delimiter, "quote": marks.quote, "escape": marks.escape}
-    dialect, is_sure = guess_dialect(sample, named if marks.header else (), **said)
+    dialect, is_named = guess_dialect(sample, named if marks.header else (), **said)
     table = Table(path, marks.encoding, dialect, marks.header)
-    if is_sure or (is_free and table.known):
+    if is_free and table.known:
         return table, ()
-    unsaid = {name: getattr(dialect, name) for name, mark in said.items() if mark is None}
-    usual = vars(Dialect()) | {"delimiter": None}
-    return table, tuple((name, mark) for name, mark in unsaid.items() if mark != usual[name])
+    # A header with the names that were said settles the delimiter.
+    sure = vars(Dialect()) | {"delimiter": dialect.delimiter if is_named else None}
+    found = {name: getattr(dialect, name) for name, mark in said.items() if mark is None}
+    return table, tuple((name, mark) for name, mark in found.items() if mark != sure[name])
 
 
 class Table:
@@ -87,7 +89,7 @@ class Table:
         self._first, cells = next(self._records(), (1, []))
         self.columns = tuple(cell.strip() for cell in cells) if header else tuple(str(n + 1) for n in range(len(cells)))
         if len(self.columns) < 2:
-            raise BadLine(path, self._first, "has only one cell: say what stands between cells with --delimiter")
+            raise BadLine(path, self._first, "has only one cell: say what stands between cells (--delimiter)")
         folded = [fold(name) for name in self.columns]
         is_annif = all(folded.count(name) == 1 for name in _ANNIF)
         self.known: tuple[str, str, str] | None = (*_ANNIF, " ") if is_annif else None
@@ -114,7 +116,8 @@ class Table:
         width = len(self.columns)
         if len(cells) < self._least or any(cells[width:]):
             hint = f"a cell that holds a {self.dialect.delimiter!r} must stand in quotes"
-            raise BadLine(self.path, lineno, f"has {len(cells)} cells, and line {self._first} has {width}; {hint}")
+            number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            raise BadLine(self.path, lineno, f"has {number}, and line {self._first} has {width}; {hint}")
         cells[width:] = []
         cells += [""] * (width - len(cells))
 
@@ -131,7 +134,8 @@ class Table:
                 return places[0]
         if name.isdecimal() and 1 <= int(name[:9]) <= len(self.columns):
             return int(name) - 1
-        raise BadLine(self.path, self._first, explain_missing(name, self.columns, self._header))
+        hint = "; if this is a record, say so (--no-header) and name columns by number" if self._header else ""
+        raise BadLine(self.path, self._first, f"has no column '{name:.40}': {suggest(name, self.columns)}{hint}")
 
 
 class JsonLines:
@@ -159,7 +163,7 @@ class JsonLines:
             yield Row(lineno, values, repr(record))
         for name in names:
             if name in missing:
-                raise UserError(f"{self.path}: no record {explain_missing(name, self.columns)}")
+                raise UserError(f"{self.path}: no record has a field '{name:.40}': {suggest(name, self.columns)}")
 
     def _parse(self, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         for lineno, line in enumerate(lines, start=1):
@@ -198,23 +202,21 @@ class AnnifCorpus:
             said = dict(zip(_ANNIF, (text, uris), strict=True))
             for name in names:
                 if name not in said:
-                    raise UserError(f"{self.path}: no record {explain_missing(name, _ANNIF)}")
+                    raise UserError(f"{self.path}: has no column '{name:.40}': {suggest(name, _ANNIF)}")
             yield Row(lineno, [said[name] for name in names], line)
 
 
-def explain_missing(name: str, columns: Sequence[str], header: bool = True) -> str:
-    """Say that no column has this name, and what to do."""
+def suggest(name: str, columns: Sequence[str]) -> str:
+    """Say which columns there are, and which one was perhaps meant."""
     listed = ", ".join(f"'{column:.30}'" for column in columns[:20] if column)
     near = difflib.get_close_matches(fold(name[:80]), [fold(column) for column in columns], n=1)
-    meant = f"did you mean '{near[0]}'? " if near else ""
-    hint = "; if this is a record, add --no-header and name columns by number" if header else ""
-    return f"has no column '{name:.40}': {meant}There are {listed}{hint}"
+    return f"did you mean '{near[0]}'? There are {listed}" if near else f"there are {listed}"
 
 
 def _is_object(line: str) -> bool:
     try:
-        return line.lstrip().startswith("{") and isinstance(parse_json(line), dict)
-    except ValueError:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
         return False
 
 

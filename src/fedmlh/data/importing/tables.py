@@ -1,8 +1,9 @@
 """Records of CSV and TSV files, with the number of the line on which each begins."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from fedmlh.data.importing.lines import Sample
 from fedmlh.data.readers.files import MAX_LINE
 from fedmlh.errors import BadLine, UserError
 
+#: A CR within a line, and what stands for it while cells are told apart; no encoding has that character.
+_LONE, _STAND_IN = re.compile("\r(?!\n)"), "\udcfe"
 #: Of two delimiters that fit a file equally well, the first one is taken.
 _DELIMITERS = ("\t", ";", ",", "|")
 
@@ -28,16 +31,17 @@ class Dialect:
         marks = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
         for name, mark in marks.items():
             if len(mark) > 1 or mark in ("\n", "\r") or (name == "delimiter" and not mark):
-                raise UserError(f"--{name} {mark!r:.40} should be one character, and not a line break")
+                raise UserError(f"the {name} {mark!r:.40} should be one character, and not a line break")
         given = [mark for mark in marks.values() if mark]
         if len(set(given)) < len(given):
             raise UserError(f"the delimiter, the quote and the escape should differ, and are {', '.join(given)}")
 
     def parse(self, lines: Iterable[str]) -> Any:
-        """Return a reader of the csv module over these lines."""
+        """Return a reader of the csv module over these lines; where a CR ends no line, cells have a stand-in."""
         csv.field_size_limit(MAX_LINE)
         return csv.reader(
-            lines,
+            # The module would end a record at a CR that ends no line.
+            (_LONE.sub(_STAND_IN, line) if "\r" in line else line for line in lines),
             delimiter=self.delimiter,
             quotechar=self.quote or None,
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
@@ -59,7 +63,7 @@ def read_cells(path: Path, lines: Iterable[str], dialect: Dialect) -> Iterator[t
         except csv.Error as problem:
             raise BadLine(path, lineno, _explain(str(problem), dialect)) from None
         if any(cells):
-            yield lineno, cells
+            yield lineno, [cell.replace(_STAND_IN, "\r") if _STAND_IN in cell else cell for cell in cells]
 
 
 def _explain(problem: str, dialect: Dialect) -> str:
@@ -77,21 +81,17 @@ def _explain(problem: str, dialect: Dialect) -> str:
 
 
 def guess_dialect(sample: Sample, names: Sequence[str], **said: str | None) -> tuple[Dialect, bool]:
-    """Return the dialect in which most rows have as many cells as the first one, and whether it is beyond doubt.
+    """Return the dialect in which most rows have as many cells as the first one, and whether its header is as expected.
 
-    `names` are columns that the header should have, `said` are the marks that the user named. It is beyond doubt if
-    the header has the names and quotes are the usual ones.
+    `names` are columns that the header should have, `said` are the marks that the user named.
     """
-    usual = Dialect()
     marks = {name: mark for name, mark in said.items() if mark is not None}
-    delimiter = marks.get("delimiter")
-    best, best_fit = replace(usual, **marks), (False, 0.0, 0)
-    for candidate in _list_dialects(sample, marks) if len(marks) < 3 else ():
+    best, best_fit = Dialect(**marks), (False, 0.0, 0)
+    for candidate in _list_dialects(sample, marks):
         fit = _measure(sample, candidate, names)
         if fit > best_fit:
             best, best_fit = candidate, fit
-    quotes_known = all(name in marks or getattr(best, name) == getattr(usual, name) for name in ("quote", "escape"))
-    return best, quotes_known and (delimiter is not None or best_fit[0])
+    return best, best_fit[0]
 
 
 def _list_dialects(sample: Sample, marks: dict[str, str]) -> Iterator[Dialect]:
@@ -99,7 +99,7 @@ def _list_dialects(sample: Sample, marks: dict[str, str]) -> Iterator[Dialect]:
     for delimiter in (marks["delimiter"],) if "delimiter" in marks else _DELIMITERS:
         # The usual ones first: others are taken only if they fit better.
         quotes, escapes = ['"'], [""]
-        if f"{delimiter}'" in text or text.startswith("'"):
+        if any(f"{before}'" in text for before in (delimiter, "\n")):
             quotes.append("'")
         if delimiter == "\t":
             quotes.append("")

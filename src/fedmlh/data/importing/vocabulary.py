@@ -56,7 +56,7 @@ def read_vocabulary(path: Path, language: str | None = None) -> Vocabulary:
     first = take_sample(path).first
     is_table = any(fold(first).startswith(f"{start}{mark}") for start in ("uri", '"uri"') for mark in ",;\t")
     if not is_table and language is not None:
-        raise UserError(f"{path}: has names in one language, so that --language has no effect: leave it out")
+        raise UserError(f"{path}: has names in one language: do not name a language (--language)")
     found = Vocabulary(path)
     for lineno, key, name, others in _read_table(path, language) if is_table else _read_lines(path):
         found.add(lineno, key, name, others)
@@ -94,8 +94,8 @@ def _choose_language(path: Path, languages: list[str], language: str | None) -> 
         raise UserError(f"{path}: has no column of names, such as {_LANGUAGE}en")
     if language is None:
         if len(languages) > 1:
-            raise UserError(f"{path}: has names in {listed}: choose one with --language")
+            raise UserError(f"{path}: has names in {listed}: choose a language (--language)")
         return languages[0]
     if fold(language) not in languages:
-        raise UserError(f"{path}: has no names in {language!r:.20}: choose --language among {listed}")
+        raise UserError(f"{path}: has no names in {language!r:.20}: choose one of {listed} (--language)")
     return fold(language)

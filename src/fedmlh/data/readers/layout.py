@@ -20,6 +20,10 @@ LOOKED_FOR = (
 )
 
 
+#: What to do with other files.
+_FROM_TABLES = "; `fedmlh data import` makes one of spreadsheets"
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which file plays which part in a folder."""
@@ -72,11 +76,13 @@ def recognise(folder: Path, data_format: str = "auto") -> Layout:
     if not folder.exists():
         raise UserError(f"{folder}: there is no such folder")
     if not folder.is_dir():
-        raise UserError(f"{folder}: should be a folder with a training and a test part")
+        raise UserError(f"{folder}: should be a folder with a training and a test part{_FROM_TABLES}")
     layout = recognise_single(folder, data_format) or recognise_sites(folder, data_format)
     if layout is None:
         wanted = "" if data_format == "auto" else f" in the format {data_format}"
-        raise UserError(f"{folder}: no data set recognised{wanted}; looked for {LOOKED_FOR}")
+        has_tables = any(path.name.removesuffix(".gz").endswith((".csv", ".tsv")) for path in folder.iterdir())
+        hint = _FROM_TABLES if has_tables else ""
+        raise UserError(f"{folder}: no data set recognised{wanted}; looked for {LOOKED_FOR}{hint}")
     return layout
 
 
