@@ -120,37 +120,13 @@ class Rehearsal:
 
     @contextmanager
     def running(self, lying: str = "", path: Path | None = None) -> Iterator[tuple[Commands, subprocess.Popen[bytes]]]:
-        """Run the server and all sites, and yield the server's process; one site finds other modules first."""
+        """Run the command of the server, with all sites; one of them finds other modules first."""
         with running(self.federation) as commands:
             start = commands.start()
             wait_for((self.federation.server / "nodes.json").exists, start)
             for site in self.federation.agreement.sites:
-                before = os.environ.get("PYTHONPATH", "")
-                commands.join(site, **({"PYTHONPATH": f"{path}{os.pathsep}{before}"} if site == lying else {}))
-            yield start
-
-    def find(self, word: str, site: str = "") -> list[int]:
-        if site:
-            variable = f"FLWR_HOME={(self.federation.path / site / 'flower').resolve()}\0"
-        else:
-            variable = f"FEDMLH_FEDERATION={self.federation.path.resolve()}\0"
-        return find_processes(variable, command=word)
-
-    def find_clients(self, site: str) -> list[int]:
-        """Return the processes that answer messages: forked ones, with the command of their parent."""
-        servers = set(self.find("forkserver", site))
-        return [pid for pid in servers if find_parent(pid) in servers]
-
-    def wait_for_training(self) -> tuple[str, int]:
-        """Wait until a site has just begun to work; return which one, and its process."""
-        sites = self.federation.agreement.sites
-        before = {pid for site in sites for pid in self.find_clients(site)}
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            for site in sites:
-                for pid in set(self.find_clients(site)) - before:
-                    return site, pid
-        raise AssertionError("nobody trains")
+                commands.join(site, **({"PYTHONPATH": extend_path(path)} if path and site == lying else {}))
+            yield commands, start
 
     def rounds(self) -> int:
         return self.federation.run.count_rounds()

@@ -734,14 +734,12 @@ def test_a_round_counts_with_more_than_half_of_the_sites_it_asks() -> None:
     assert gather(five.replace(quorum=5), 4, None).quorum == 4
 
 
-def descendants_gone(folder: Path) -> bool:
-    """Say whether all descendants are gone; ten seconds are allowed, in which nobody is told to end."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        if not find_processes(str(folder.resolve())):
-            return True
-        time.sleep(0.1)
-    return False
+def kill_when(reached: Callable[[], object], process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Kill a command at a moment; within ten seconds, in which nobody is told to end, nothing of it is left."""
+    wait_for(reached, process)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not find_processes(str(folder.resolve())), patience=10)
 
 
 def kill_as_processes_begin(begin: Callable[[], "subprocess.Popen[bytes]"], commands: Commands, place: str) -> None:

@@ -80,7 +80,7 @@ def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
             held = wait_for_next()
             os.kill(held.process, signal.SIGKILL)
         refused = rehearsal.check(start)
-    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.find_client_id(held.site)}
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(held.site)}
 
 
 def test_a_site_that_stops_until_a_round_has_ended_without_it(rehearsal: Rehearsal) -> None:
@@ -119,19 +119,9 @@ def test_a_site_that_sends_garbage(rehearsal: Rehearsal, tmp_path: Path) -> None
 def test_a_process_of_the_server_is_killed_while_sites_work(rehearsal: Rehearsal, module: str) -> None:
     with rehearsal.running() as (commands, start):
         wait_for(lambda: rehearsal.rounds() >= 2, start)
-        rehearsal.wait_for_training()
-        for pid in rehearsal.find("fedmlh.sites.flower.serverapp"):
-            os.kill(pid, signal.SIGKILL)
-        rehearsal.check(start)
-    assert "resuming from there" in (rehearsal.federation.path / "start.log").read_text()
-
-
-def test_the_superlink_is_killed(rehearsal: Rehearsal) -> None:
-    with rehearsal.running() as start:
-        wait_for(lambda: rehearsal.rounds() >= 2, start)
-        rehearsal.wait_for_training()
-        for pid in rehearsal.find("fedmlh.sites.flower.superlink"):
-            os.kill(pid, signal.SIGKILL)
+        with commands.holding(start) as wait_for_next:
+            wait_for_next()
+            commands.send(signal.SIGKILL, "server", module)
         rehearsal.check(start)
     assert "resuming from there" in (rehearsal.federation.path / "start.log").read_text()
 
@@ -160,8 +150,8 @@ def open_link(tmp_path: Path) -> Iterator[tuple[Federation, Control]]:
             stop(link)
 
 
-def try_to_join(federation: Federation, seconds: float = 25.0, *arguments: str) -> str:
-    """Return what a node of site-0's folder says while it tries to get in."""
+def try_to_join(federation: Federation, refusal: str, *arguments: str, said_in: str = "node.log") -> str:
+    """Have a node of site-0's folder try to get in until a log has the words of its refusal; what the node says."""
     path = federation.path / "node.log"
     with open(path, "wb") as log:
         if arguments:
