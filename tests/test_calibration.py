@@ -102,9 +102,13 @@ def test_scores_that_are_all_alike_have_bins_too(score: float, columns: int) -> 
     assert (np.diff(scale.edges) > 0).all()
 
 
-def test_too_few_points_fit_nothing() -> None:
-    assert calibrate("plain", *draw(0, 99), {}) == (None, {})
-    assert calibrate("plain", *draw(0, 100), {})[0] is not None
+def test_of_few_points_all_are_fitted_on_and_none_judges() -> None:
+    assert calibrate("plain", *draw(0, 0), {}) == (None, {})
+    for count, fitted in ((1, 1), (99, 99), (100, 50)):
+        curve, figures = calibrate("plain", *draw(0, count), {})
+        assert curve is not None
+        assert curve.points == fitted
+        assert bool(figures) == (fitted != count)
 
 
 @pytest.mark.parametrize("training", ["rounds", "one-round"])

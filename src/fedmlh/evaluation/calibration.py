@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Best labels per point that are counted, and those whose probabilities are judged.
 BEST, JUDGED = 50, 5
 NUM_BINS = 32
-#: Fewer held-out points say too little, and too much about each of them.
+#: Fewer points say too little to judge a curve, and too much about each of them to leave a site.
 LEAST_POINTS = 50
 #: Bins of the error, each with as many labels.
 _ERROR_BINS = 15
@@ -141,14 +141,16 @@ class Curve:
 def calibrate(
     form: str, labels: np.ndarray, scores: np.ndarray, Y: "csr_matrix", bands: Mapping[str, np.ndarray]
 ) -> tuple[Curve | None, dict[str, Any]]:
-    """Fit a curve on every other held-out point, and measure its error on the rest; None for too few points.
+    """Fit a curve on every other held-out point, and measure its error on the rest; of few points, fit on all.
 
     `form` is that of the scores, `bands` say which labels are how frequent.  # [n, k], [n, k], [n, p], [p] each
     """
     from fedmlh.evaluation.metrics import find_hits
 
-    if len(labels) < 2 * LEAST_POINTS:
+    if not len(labels):
         return None, {}
+    if len(labels) < 2 * LEAST_POINTS:
+        return Curve.count(Scale.fit(form, scores), labels, scores, Y), {}
     curve = Curve.count(Scale.fit(form, scores[::2]), labels[::2], scores[::2], Y[::2])
     best, values, hit = labels[1::2, :JUDGED], scores[1::2, :JUDGED], find_hits(labels[1::2, :JUDGED], Y[1::2])
     there = best >= 0
