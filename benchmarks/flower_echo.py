@@ -102,13 +102,12 @@ def exchange_one_by_one(grid: Grid, nodes: set[int], model: bytes, pause: float)
 
 def main() -> None:
     """Run the product's SuperNode for this app."""
-    from flower_overhead import make_echo_bundle
+    from flower_overhead import carrying_echo
 
     from fedmlh.sites.flower import supernode
 
-    supernode.make_bundle = make_echo_bundle
-    supernode._SUPEREXEC = "flower_echo_superexec"
-    supernode.main()
+    with carrying_echo(supernode):
+        supernode.main()
 
 
 if __name__ == "__main__":

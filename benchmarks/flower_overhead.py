@@ -31,6 +31,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ from fedmlh.sites.flower import control
 from fedmlh.sites.flower.credential import VARIABLE, Credential
 from fedmlh.sites.flower.grid import PAUSE
 from fedmlh.sites.flower.loopback import create_loopback, replay_loopback, running_sites
-from fedmlh.sites.flower.processes import count_rounds, environment, free_port, stop, supervise, write_identity
+from fedmlh.sites.flower.processes import environment, free_port, stop, supervise, write_identity
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -61,6 +62,17 @@ def make_echo_bundle() -> Fab:
     files = {"pyproject.toml": PROJECT, "flower_echo.py": (HERE / "flower_echo.py").read_bytes()}
     content, _ = build_fab_from_files(files)
     return Fab(hashlib.sha256(content).hexdigest(), content, {})
+
+
+@contextmanager
+def carrying_echo(module: ModuleType) -> Iterator[None]:
+    """Have the server's control, or a site's SuperNode, carry the no-op app."""
+    # Neither takes the name of another app, on purpose: whoever could give one would choose what runs at sites.
+    product, module.make_bundle = module.make_bundle, make_echo_bundle  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module.make_bundle = product  # type: ignore[attr-defined]
 
 
 def find_processes(folder: Path) -> dict[int, str]:
@@ -112,7 +124,7 @@ class Watcher:
 
     def _watch_rounds(self) -> None:
         while not self._stop.wait(0.02):
-            if count_rounds(self.federation) > len(self.ends):
+            if self.federation.run.count_rounds() > len(self.ends):
                 self.ends.append(time.monotonic())
 
     def _watch_memory(self) -> None:
@@ -179,12 +191,8 @@ def run_echo(config: Config, folder: Path, message: int, lean: bool) -> Watcher:
     federation = create_loopback(config, open_some(config), folder)
     plan = {"rounds": config.rounds, "bytes": message, "pause": PAUSE if lean else None}
     (federation.server / "echo.json").write_text(json.dumps(plan))
-    product, control.make_bundle = control.make_bundle, make_echo_bundle
-    try:
-        with Watcher(federation) as watcher:
-            supervise(federation, print, sites=echoing_sites(federation, lean))
-    finally:
-        control.make_bundle = product
+    with carrying_echo(control), Watcher(federation) as watcher:
+        supervise(federation, print, sites=echoing_sites(federation, lean))
     return watcher
 
 

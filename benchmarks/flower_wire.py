@@ -21,7 +21,7 @@ from pathlib import Path
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.sites.flower.loopback import create_loopback
-from fedmlh.sites.flower.processes import count_rounds, stop
+from fedmlh.sites.flower.processes import stop
 
 SERVER = "10.213.255.1"
 COMMON = {
@@ -125,10 +125,10 @@ def measure(network: Network, model: str, rounds: int, idle: float, folder: Path
         time.sleep(idle)
         waited = [network.count(number) - begin for number, begin in enumerate(before)]
         start(str(sites - 1), "federation", "join", folder / f"site-{sites - 1}")
-        while count_rounds(federation) < 1:
+        while federation.run.count_rounds() < 1:
             time.sleep(0.2)
         began, first = time.monotonic(), [network.count(number) for number in range(sites)]
-        while count_rounds(federation) < rounds and server.poll() is None:
+        while federation.run.count_rounds() < rounds and server.poll() is None:
             time.sleep(0.2)
         seconds = time.monotonic() - began
         wire = sum(network.count(number) - begin for number, begin in enumerate(first))

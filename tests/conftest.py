@@ -1,7 +1,7 @@
 """What every test needs: a cache of its own, no parts of another test, and, where it asks for it, one thread."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,18 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_parts() -> Iterator[None]:
-    """End with the parts that a test began with."""
-    yield
-    for part in list(parts._foreign):
-        del parts._parts[part], parts._foreign[part]
-    for module in parts._files:
-        del sys.modules[module]
-    parts._files.clear()
+def forget_parts() -> Iterator[Callable[[], None]]:
+    """Give what forgets parts from outside, as in a process that has just begun; no test sees those of another."""
+
+    def forget() -> None:
+        for part in list(parts._foreign):
+            del parts._parts[part], parts._foreign[part]
+        for module in parts._files:
+            del sys.modules[module]
+        parts._files.clear()
+
+    yield forget
+    forget()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from command_line import make_command
+from command_line import call_apart
 from faulty_inputs.models import seal
 from fedmlh import drafts, lock
 from fedmlh.data.public.download import download
@@ -206,12 +205,12 @@ def test_attack_06_of_three_runs_that_begin_at_once_exactly_one_trains(tmp_path:
 
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from fedmlh.lock import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
@@ -978,21 +977,16 @@ def kill_in_a_draft(process: "subprocess.Popen[bytes]", out: Path, sightings: in
 
 @pytest.mark.slow
 def test_attack_16_a_run_killed_ten_times_in_its_drafts_leaves_none(tmp_path: Path) -> None:
-    """Ten SIGKILLs of one run at random drafts, then a run to the end."""
+    """Ten SIGKILLs of one run in drafts drawn at random, then a run to the end."""
     out = tmp_path / "out"
     (tmp_path / "config.toml").write_text(KEPT.replace(rounds=100).to_toml())
-    command = make_command("run", tmp_path / "config.toml", "--out", out, "--resume")
+    command = ["run", tmp_path / "config.toml", "--out", out, "--resume"]
     rng = np.random.default_rng(16)
-    for _ in range(10):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            assert kill_in_a_draft(process, out, int(rng.integers(1, 12)))
-        finally:
-            process.kill()
-            process.wait()
+    for moment in ("made", "full") * 5:
+        assert run_script(KILLED, rng.integers(1, 12), moment, out, *command).returncode == -signal.SIGKILL
         assert see_drafts(out)
         assert (out / LOCK).exists()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = call_apart(*command)
     assert done.returncode == 0, done.stderr
     assert RunFolder(out).read_summary()["rounds"] == 100
     assert [path for path in out.rglob("*") if path.name.startswith(".")] == []

@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.runs.population import Population
 from tiny import TINY
+from waiting import wait_for
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from fedmlh.engines import ray as engine  # noqa: E402
@@ -398,12 +398,6 @@ def running(short, out):
             run.kill()
 
 
-def wait_for(condition, run):
-    while not condition():
-        assert run.poll() is None, "it ended before"
-        time.sleep(0.02)
-
-
 def is_training(short, out):
     metrics = out / "metrics.jsonl"
     return metrics.exists() and metrics.read_text()
@@ -458,10 +452,7 @@ def test_attack_03_a_killed_run_leaves_no_process_and_a_closed_folder(short, tmp
         run.kill()
         run.communicate()
     assert len(family) > 5
-    deadline = time.monotonic() + 300
-    while alive := [process for process in family if str(short).encode() in read_environment(process)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(1)
+    wait_for(lambda: not any(str(short).encode() in read_environment(process) for process in family), patience=300)
     (folder,) = short.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     ray_cluster._sweep(short)

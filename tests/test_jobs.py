@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def stay(pipe: Path) -> dict[str, Any]:
     with pipe.open("w") as file:
         file.write("here\n")
         file.flush()
-        time.sleep(600)
+        signal.pause()
     return {}
 
 

@@ -12,24 +12,27 @@ from fedmlh.errors import UserError
 from fedmlh.lock import LOCK, InUse, hold, is_empty
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from fedmlh.lock import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
 def holder(tmp_path: Path):
     """Start another process that holds the folder `mine`."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "mine")], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "mine")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     yield process
     process.kill()
     process.wait()
+    process.stdin.close()
     process.stdout.close()
 
 

@@ -1,10 +1,10 @@
 """One round under attack: messages that lie, clients whose sums no points have, and runs that are killed."""
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import decode_sums, encode_sums
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.journal import Journal
 from fedmlh.runs.one_round.suspects import is_possible
 
 ONCE = Config.load("one-round").replace(
@@ -497,13 +498,19 @@ def test_no_honest_client_is_suspected():
 # Killed.
 
 
-class Slow(Liars):
-    """An engine whose replies come one after the other, so that there is time to kill the run between them."""
+def kill_after(most):
+    """Have this process kill itself when its journals hold so many bytes, which may be in the middle of a message."""
+    append, written = Journal.append, 0
 
-    def exchange(self, clients, post):
-        for reply in super().exchange(clients, post):
-            time.sleep(0.02)
-            yield reply
+    def append_some(journal, client, message):
+        nonlocal written
+        append(journal, client, message)
+        written += 12 + len(message)
+        if written >= most:
+            os.truncate(journal.path, journal.path.stat().st_size - (written - most))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Journal.append = append_some
 
 
 @pytest.mark.slow
@@ -513,20 +520,9 @@ def test_a_run_that_is_killed_continues_to_the_same_bytes(data, tmp_path, moment
     journals = [Path("checkpoint") / f"{part}.bin" for part in (COUNTS, SUMS)]
     most = sum((whole.folder / name).stat().st_size for name in journals)
     out = tmp_path / "run"
-    process = subprocess.Popen([sys.executable, __file__, str(out)])
-    try:
-        # From the first byte of the first reply to the last one of the last, and a little beyond.
-        while process.poll() is None:
-            written = sum((out / name).stat().st_size for name in journals if (out / name).exists())
-            if written and written >= most * moment / 9:
-                break
-            time.sleep(0.001)
-        if moment == 9:
-            time.sleep(np.random.default_rng(moment).uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        assert process.wait() in (-signal.SIGKILL, 0)
+    # From the first byte of the first reply to the last one of the last.
+    command = [sys.executable, __file__, out, str(max(1, most * moment // 9))]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
     held = {client for name in journals for client in parse(out / name)}
     asked = []
 
@@ -553,4 +549,5 @@ def parse(path):
 
 
 if __name__ == "__main__":
-    run(ONCE, open_dataset(ONCE), sys.argv[1], engine=Slow(), workers=1)
+    kill_after(int(sys.argv[2]))
+    run(ONCE, open_dataset(ONCE), sys.argv[1], workers=1)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from scipy.sparse import save_npz
 
+from command_line import invoke
 from fedmlh.data.division import divide
+from fedmlh.data.readers.convert import write
 from fedmlh.engines.run import run
 from fedmlh.errors import UserError
 from fedmlh.evaluation.evaluate import LabelCounts
@@ -19,7 +21,7 @@ from fedmlh.runs.one_round.closing import Closing
 from fedmlh.runs.one_round.revise import read_client, revise
 from fedmlh.runs.rounds import ignore
 from fedmlh.serving.predictor import Model
-from once import BASE, DATA, VARIANTS
+from once import BASE, DATA, VARIANTS, differing
 
 
 def weights(folder: Path) -> bytes:
@@ -78,6 +80,27 @@ def test_a_data_folder_becomes_a_client(tmp_path: Path) -> None:
     save_npz(source / "Y.tst.npz", DATA.test.Y[:, order].tocsr())
     (source / "labels.txt").write_text("".join(f"{DATA.labels.keys[label]}\n" for label in order))
     assert (read_client(source, DATA).Y != DATA.train.Y).nnz == 0
+
+
+def test_a_client_s_folder_in_a_format_that_is_named(tmp_path: Path) -> None:
+    """The result is the one without the option; another format is refused, and nothing is made of the folder."""
+    run(BASE, DATA, tmp_path / "run")
+    write(DATA, tmp_path / "data", "npz")
+
+    def add(out: str, *options: str) -> tuple[int, str]:
+        given = ("--data", tmp_path / "data", "--out", tmp_path / out)
+        code, _, said = invoke("one-round", "add", tmp_path / "run", *given, *options)
+        return code, " ".join(said.split())
+
+    assert add("found")[0] == add("named", "--format", "npz")[0] == 0
+    assert differing(tmp_path / "found", tmp_path / "named") == []
+    assert weights(tmp_path / "found") != weights(tmp_path / "run")
+    for name, says in (("xmc", "no data set recognised in the format xmc"), ("npy", "did you mean 'npz'?")):
+        code, said = add("refused", "--format", name)
+        assert code == 2
+        assert says in said
+        assert said.count("fedmlh: ") == 1
+        assert not (tmp_path / "refused").exists()
 
 
 def test_what_cannot_be_revised_is_said(tmp_path: Path) -> None:

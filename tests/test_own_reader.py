@@ -62,7 +62,7 @@ def test_every_command_for_data_takes_it(table, tmp_path, capsys):
     assert call("plan", "--data", table, "--clients", 1, *given) == 0
 
 
-def test_a_run_records_it_and_its_folder_asks_for_it(table, tmp_path, capsys):
+def test_a_run_records_it_and_its_folder_asks_for_it(table, tmp_path, capsys, forget_parts):
     settings = (
         "--set",
         "data_format=csv",
@@ -84,8 +84,7 @@ def test_a_run_records_it_and_its_folder_asks_for_it(table, tmp_path, capsys):
         "validation_fraction=0.4",
     )
     assert call("run", "demo", "--parts", EXAMPLE, "--data", table, *settings, *more) == 0
-    for part in list(parts._foreign):  # as in another process
-        del parts._parts[part], parts._foreign[part]
+    forget_parts()
     capsys.readouterr()
     assert call("eval", tmp_path / "run") == 2
     assert "the reader 'csv' comes from own_reader.py: load that file first (fedmlh.load_parts, --parts)" in " ".join(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,17 +55,19 @@ def forget() -> None:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Federation:
+def federation(tmp_path: Path, forget_parts: Callable[[], None]) -> Federation:
     parts.load_parts(EXAMPLE)
     config = TINY.replace(**SITES, **CHOSEN)
     made = create_loopback(config, open_dataset(config), tmp_path / "fed")
-    forget()
+    forget_parts()
     return Federation(made.path)
 
 
-def test_server_and_sites_use_the_copies_in_their_own_folders(federation: Federation) -> None:
+def test_server_and_sites_use_the_copies_in_their_own_folders(
+    federation: Federation, forget_parts: Callable[[], None]
+) -> None:
     assert federation.agreement.config.loss == "focal"
-    forget()
+    forget_parts()
     assert Site(federation.path / "site-0").agreement.config.metrics == ("coverage",)
     assert parts.find_foreign("loss", "focal") == parts.Foreign("own_parts.py", HASH)
     for folder in (federation.server, federation.path / "site-0"):
@@ -127,7 +129,7 @@ def test_code_in_the_folder_that_was_handed_out_is_never_executed(federation: Fe
 
 
 def test_a_site_is_prepared_with_the_very_file_that_was_agreed_on(
-    federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    federation: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str], forget_parts: Callable[[], None]
 ) -> None:
     data = tmp_path / "data"
     write(open_dataset(TINY.replace(**SITES)), data, "npz")
@@ -135,7 +137,7 @@ def test_a_site_is_prepared_with_the_very_file_that_was_agreed_on(
     other.write_bytes(SOURCE + b"# changed\n")
 
     def prepare(*more: object) -> tuple[int, str]:
-        forget()
+        forget_parts()
         out = ("--site", "site-1", "--data", data, "--out", tmp_path / "site")
         ended = call("site", "prepare", federation.path / "public", *out, *more)
         return ended, " ".join(capsys.readouterr().err.split())
@@ -146,7 +148,7 @@ def test_a_site_is_prepared_with_the_very_file_that_was_agreed_on(
         assert not (tmp_path / "site").exists()
     assert "is not the one of own_parts.py that was used before" in said
     assert prepare("--parts", EXAMPLE)[0] == 0
-    forget()
+    forget_parts()
     assert Site(tmp_path / "site").agreement.terms["parts"] == dict.fromkeys(
         ("loss focal", "partition label-skew", "aggregation median", "metrics coverage"), HASH
     )

@@ -29,6 +29,7 @@ from fedmlh.reproduction.tables import TABLES as TABLE_MAKERS
 from fedmlh.reproduction.tables.outcomes import make_accuracy, make_rounds, make_volume
 from fedmlh.reproduction.tables.sizes import make_memory
 from fedmlh.runs.jobs import Results
+from waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"synthetic_points": 600, "synthetic_features": 300, "synthetic_labels": 120, "local_epochs": 1}
@@ -314,27 +315,28 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert message in capsys.readouterr().err
 
 
+def is_gone(group: int) -> bool:
+    """Say whether no process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_and_the_same_command_continues(tmp_path: Path):
     options = ["--only", "figure3", "--jobs", 2, "--device", "cpu"]
     command = make_command("reproduce", *options, "--out", tmp_path / "out")
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while not list((tmp_path / "out").glob("unfinished/*/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.5)
+    wait_for(lambda: list((tmp_path / "out").glob("unfinished/*/metrics.jsonl")), started)
     asked = time.monotonic()
     started.send_signal(signal.SIGINT)
     said = started.communicate(timeout=60)[1]
     assert started.returncode == 130
     assert time.monotonic() - asked < 30
     assert said.strip() == "fedmlh: stopped; the same command continues from here"
-    while time.monotonic() < deadline:  # the workers see that their parent is gone
-        try:
-            os.killpg(started.pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.5)
-    assert time.monotonic() < deadline
+    wait_for(lambda: is_gone(started.pid))  # the workers see that their parent is gone
     (one,) = {path.parent for path in list((tmp_path / "out").glob("unfinished/*/metrics.jsonl"))[:1]}
     assert (one / "checkpoint").is_dir()
 

@@ -70,8 +70,6 @@ DISK = "mkdir link fsync rename replace unlink rmdir".split()
 CRASHED = 77
 #: Fields that say what a run took, which is never the same twice.
 TAKEN = ("seconds", "peak_memory")
-#: Helper and child share some bytes: how often each phase began, whether the child is done, its calls of the disk.
-DONE = len(PHASES)
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
 
 
@@ -141,35 +139,38 @@ def serve():
     """Do what the lines on stdin say, one forked child each, and answer with how it ended."""
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    obey({"cli": True, "config": dataclasses.asdict(BASE.replace(rounds=1)), "out": str(place / "warm")}, place, None)
+    obey({"cli": True, "config": dataclasses.asdict(BASE.replace(rounds=1)), "out": str(place / "warm")}, place)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        marks = mmap.mmap(-1, DONE + 5)
+        calls = mmap.mmap(-1, 4)  # the child counts its calls of the disk there
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            live(order, place, marks)
+            live(order, place, calls, writer)
+        os.close(writer)
         if order.get("signal"):
-            await_moment(order, marks)
+            await_moment(order, reader)
             os.kill(pid, order["signal"])
         status = os.waitpid(pid, 0)[1]
+        os.close(reader)
         answer = {
             "killed": os.WIFSIGNALED(status) and os.WTERMSIG(status),
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "stderr": (place / "stderr").read_text(),
-            "calls": int.from_bytes(marks[-4:], "little"),
+            "calls": int.from_bytes(calls[:], "little"),
         }
         print(json.dumps(answer), flush=True)
 
 
-def live(order, place, marks):
-    """Run a child's whole life."""
+def live(order, place, calls, marks):
+    """Run a child's whole life; it says into the pipe `marks` which phases begin, and closes it when it is done."""
     for handle, path in ((1, os.devnull), (2, place / "stderr")):
         with open(path, "wb") as file:
             os.dup2(file.fileno(), handle)
     code = 1
     try:
-        code = obey(order, place, marks)
+        code = obey(order, place, calls, marks)
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         code = 2
@@ -178,23 +179,21 @@ def live(order, place, marks):
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        marks[DONE] = 1
+        os.close(marks)
         if order.get("signal") == signal.SIGKILL:
-            time.sleep(1)  # A kill that comes at the very end still finds somebody.
+            signal.pause()  # A kill that comes at the very end still finds somebody.
         os._exit(code or 0)
 
 
 def await_moment(order, marks):
     """Wait until the child has begun a phase this many times, and a little longer."""
     phase, times, delay = order["moment"]
-    if phase != "start":
-        place = list(PHASES).index(phase)
-        while marks[place] < times and not marks[DONE]:
-            time.sleep(0.0002)
-    time.sleep(delay)
+    while phase != "start" and times and (mark := os.read(marks, 1)):
+        times -= list(PHASES)[mark[0]] == phase
+    time.sleep(delay)  # not to wait for anything: a test draws how far into the phase the signal comes
 
 
-def obey(order, place, marks):
+def obey(order, place, calls=None, marks=None):
     """Make one attempt at a run: through the engine or the command line, with whatever is to go wrong in it."""
     config, out = Config(**order["config"]), Path(order["out"])
     toml = place / "config.toml"
@@ -202,7 +201,7 @@ def obey(order, place, marks):
     if marks is not None:
         for number, (owner, name) in enumerate(PHASES.values()):
             setattr(owner, name, marked(getattr(owner, name), marks, number))
-        watch_disk(order.get("crash"), marks)
+        watch_disk(order.get("crash"), calls)
     if "fsize" in order:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["fsize"], resource.RLIM_INFINITY))
     if not order.get("cli"):
@@ -232,13 +231,13 @@ def obey(order, place, marks):
 def marked(function, marks, number):
     @functools.wraps(function)
     def wrapper(*args, **options):
-        marks[number] += 1
+        os.write(marks, bytes([number]))
         return function(*args, **options)
 
     return wrapper
 
 
-def watch_disk(crash, marks):
+def watch_disk(crash, calls):
     """Count the calls that change the disk; at the one that `crash` names, die or fail before it is done.
 
     SIGKILL loses nothing that the system has taken, so that an fsync is only counted, not waited for.
@@ -249,7 +248,7 @@ def watch_disk(crash, marks):
     def wrap(name, function):
         def wrapper(*args, **options):
             number = next(counter)
-            marks[-4:] = (number + 1).to_bytes(4, "little")
+            calls[:] = (number + 1).to_bytes(4, "little")
             if number == target and mode == "error":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if number == target:
