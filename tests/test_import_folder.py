@@ -54,6 +54,12 @@ def test_parts_are_the_same_on_every_machine() -> None:
     assert [n for n in range(30) if is_test(str(n), 0.2, 7)] == [2, 6, 11, 14, 18, 22, 24, 27]
 
 
+def test_with_ids_the_id_decides(tmp_path: Path) -> None:
+    rows = "".join(f"{n},,Annual report,a{n}\n" for n in range(60))
+    parts = read_parts(imported(put(tmp_path / "a.csv", HEAD + rows), "--id", "id"))
+    assert [record["id"] for record in parts["tst"]] == [str(n) for n in range(60) if is_test(str(n), 0.2, 0)]
+
+
 def test_a_part_has_its_share_and_equal_texts_share_a_part() -> None:
     drawn = [is_test(f"record {n}", 0.2, 0) for n in range(20_000)]
     assert 0.19 < sum(drawn) / len(drawn) < 0.21

@@ -41,6 +41,12 @@ GUESSES: dict[str, tuple[str, tuple[str, ...], str, Points | None]] = {
         "--labels keywords --text title --text abstract --separator ';'",
         None,
     ),
+    "names that stand twice": (
+        "note,note,headline,tags\nx y z w,x y z w,Olive oil,oil;prices\nv,v,Fish quotas,fish\n",
+        ("--delimiter", ","),
+        "--labels tags --text headline --separator ';'",
+        None,
+    ),
     "columns by number": (
         "Olive oil,oil;prices\nFish quotas,fish\n",
         ("--no-header",),

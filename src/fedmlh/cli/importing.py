@@ -71,11 +71,11 @@ def import_files(
         raise UserError("--language chooses names of a vocabulary: name its file with --vocabulary")
     columns = Columns(tuple(text or ()), tuple(labels or ()), _unescape(separator), id_column, site)
     marks = Marks(_unescape(delimiter), quote, escape, encoding, not no_header)
+    reading = understand(files, columns, marks)
+    if reading.guessed and not yes:
+        _show_guess(reading)
+        raise UserError("nothing was written: add --yes if the records above are right, or name what is not")
     with errors.status("importing") if errors.is_terminal else nullcontext():
-        reading = understand(files, columns, marks)
-        if reading.guessed and not yes:
-            _show_guess(reading)
-            raise UserError("nothing was written: add --yes if the records above are right, or name what is not")
         listed = None if vocabulary is None else read_vocabulary(vocabulary, language)
         imported = write_folder(reading, listed, out, test, seed)
     if reading.guessed:
