@@ -39,7 +39,7 @@ class Scale:
 
     @classmethod
     def fit(cls, form: str, scores: np.ndarray) -> "Scale":
-        """Return bins of which half tell apart the scores of these points, and half those of their best labels."""
+        """Return bins: half of them separate all scores of these points, the others those of their best labels."""
         scores = _spread(form, scores)
         shares = np.linspace(0, 1, NUM_BINS // 2)
         edges = np.unique(np.concatenate([np.quantile(scores, shares), np.quantile(scores[:, :JUDGED], shares)]))
