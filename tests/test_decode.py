@@ -182,7 +182,7 @@ class TestDecoder:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("R", [1, 3, 8])
     def test_many_labels(self, kind, R):
-        """Draw enough for the filter, not the first threshold, to do the work; two blocks and a rest, uneven buckets."""
+        """Draw enough for the filter, not the first threshold, to work: two blocks and a rest, uneven buckets."""
         rng = np.random.default_rng(R)
         n, B, p = 64 + 64 + 11, 130, 20_011
         buckets = torch.from_numpy((B * rng.random((R, p)) ** 2).astype(np.int64))
