@@ -60,7 +60,7 @@ class Measures:
         return self._metrics.sums()
 
     def own_sums(self) -> OwnSums:
-        """Return the numbers behind users' metrics, each of which must add up over sites."""
+        """Return the numbers behind users' metrics; every metric must add up over sites."""
         return {name: _sum(name, metric) for name, metric in self._own.items()}
 
     def values(self) -> dict[str, dict[str, float]]:

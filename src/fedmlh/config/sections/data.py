@@ -1,4 +1,4 @@
-"""Settings of the data, and of which client has which points."""
+"""Settings of the data, and of its division over clients."""
 
 from typing import Literal
 
