@@ -484,7 +484,7 @@ def test_wrong_content(server: Server, tmp_path: Path, content: bytes, problem: 
 
 
 def test_a_known_digest_is_checked(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"its SHA-256 is [0-9a-f]{64}, and Set-2 has 00: .*without .*s\.zip"):
+    with pytest.raises(UserError, match=r"its SHA-256 is [0-9a-f]{64}, and Set-2 has 00: .*remove .*s\.zip"):
         get(server, tmp_path / "s", sha256="00")
     assert names(tmp_path) == {"s.zip"}
     get(server, tmp_path / "s", sha256=hashlib.sha256(server.content).hexdigest())

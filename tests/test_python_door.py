@@ -40,3 +40,16 @@ def test_only_runs_are_replaced(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
     with pytest.raises(UserError, match="choose one"):
         fedmlh.run(TINY, DATA, tmp_path, overwrite=True, resume=True)
+
+
+def test_a_run_takes_the_name_of_a_config_and_a_misspelt_one_names_what_was_meant(tmp_path):
+    (tmp_path / "mine.toml").write_text(TINY.replace(rounds=1).to_toml())
+    found = fedmlh.run(tmp_path / "mine.toml", DATA, progress=False)
+    assert found.summary == fedmlh.run(TINY.replace(rounds=1), DATA, progress=False).summary | {
+        name: found.summary[name] for name in found.summary if name.startswith(("seconds", "peak"))
+    }
+    with pytest.raises(UserError, match="did you mean 'recommended'"):
+        fedmlh.run("recomended", DATA)
+    (tmp_path / "odd.toml").write_text("num_tabels = 3\n")
+    with pytest.raises(UserError, match=r"odd\.toml: there is no setting 'num_tabels'; did you mean 'num_tables'"):
+        fedmlh.run(tmp_path / "odd.toml", DATA)

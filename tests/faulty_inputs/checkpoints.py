@@ -15,7 +15,7 @@ add = CASES.add
 
 
 def resuming(change, both=True):
-    """Resume a run of which two of three rounds are done, after something was done to it."""
+    """Resume a run with two of three rounds done, after something was done to it."""
 
     def build(world, box, rng):
         out = world.copy("stopped", box / "out")

@@ -11,8 +11,16 @@ from rich.table import Table
 
 from fedmlh.cli.importing import import_files
 from fedmlh.cli.options import FormatOption, PartsOption
-from fedmlh.cli.terminal import console, open_data, print_json, progress
+from fedmlh.cli.terminal import console, open_data, print_json, print_terms, progress
 from fedmlh.config import Config
+
+#: What `info` explains below its table.
+_TERMS = {
+    "pairs not scored": "points with a label that is never predicted for them (filter files)",
+    "label frequency quantile": "training points of a label; quantile 0.5 is the median over labels",
+    "positives": "labels of all training points together; the last rows show the share that belongs to labels which "
+    "fewer than 1 %, 0.1 % or 0.01 % of the training points carry",
+}
 
 data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -40,6 +48,7 @@ def data_info(
     for name, value in _flatten(values):
         table.add_row(name.replace("_", " "), value)
     console.print(table)
+    print_terms(_TERMS.items())
     for note in dataset.notes:
         console.print(f"note: {note}")
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Table
 
 from fedmlh.cli.options import DeviceOption, PartsOption, SetOption, check_begun
-from fedmlh.cli.terminal import console, progress, resumable, tell
+from fedmlh.cli.terminal import console, print_terms, progress, resumable, tell
 from fedmlh.config import parse_setting
 from fedmlh.display import count
 from fedmlh.errors import UserError, how_to_install
@@ -193,5 +193,10 @@ def _print_best(rows: list["Row"], out: Path, data: Path) -> None:
         name = f"{row.name}, the preset" if row.number == 0 else row.name
         table.add_row(name, *values, f"{row.bytes_total / MIB:,.2f}", str(row.rounds))
     console.print(table)
+    terms = {
+        "P@k": "share of the first k labels that are right, mean over validation points; mean: over all k",
+        "MiB": "encoded messages of all rounds, both ways",
+    }
+    print_terms(terms.items())
     console.print(f"page: {out / 'tune.html'}", soft_wrap=True)
     console.print(f"fedmlh run {out / 'best.toml'} --data {data}", soft_wrap=True)

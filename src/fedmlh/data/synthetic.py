@@ -21,7 +21,7 @@ from fedmlh.errors import UserError
 from fedmlh.randomness import generator
 
 #: Spread of the log of the frequencies of labels, of words without and with a meaning. Each curve is a log-normal's
-#: quantiles: like the real ones it bends down all the way, where a power law's tail is straight.
+#: quantiles: like real curves it bends down all the way, while the tail of a power function is straight.
 LABEL_SKEW = 1.9
 BACKGROUND_SKEW = 2.3
 MEANING_SKEW = 1.15
