@@ -422,7 +422,7 @@ PLANTS = (plant_pipe, plant_device, plant_link, plant_inner_link, plant_hole)
 def attack_each(
     invoke_all: Invoke, tmp_path: Path, source: Path, names: Sequence[str], command: Callable[[Path], list[object]]
 ) -> list[tuple[str, Any, str]]:
-    """Run a command on copies of a folder; in each copy, something replaces one file."""
+    """Run a command on copies of a folder, in each of which something replaces one file."""
     commands, titles = [], []
     for name in names:
         for plant in PLANTS:
@@ -962,17 +962,28 @@ def see_drafts(out: Path) -> list[str]:
     return names
 
 
-def kill_in_a_draft(process: "subprocess.Popen[bytes]", out: Path, sightings: int) -> bool:
-    """Kill a run when a draft of it is seen for the last of the given times; say whether it lived until then."""
-    while process.poll() is None:
-        if see_drafts(out):
-            process.send_signal(signal.SIGSTOP)
-            sightings -= bool(see_drafts(out))
-            if sightings == 0:
-                process.kill()
-            process.send_signal(signal.SIGCONT)
-        time.sleep(0.0005)
-    return process.returncode == -signal.SIGKILL
+#: A run that kills itself in its n-th draft in the run folder: as soon as it is made, or when it is full.
+KILLED = """
+import itertools, os, signal, sys
+from pathlib import Path
+from fedmlh import cli, drafts
+number, full, out, sys.argv = int(sys.argv[1]), sys.argv[2] == "full", Path(sys.argv[3]), ["fedmlh", *sys.argv[4:]]
+create, replace, counter = drafts._create, os.replace, itertools.count(1)
+def die_in(folder):
+    if folder in (out, out / "checkpoint") and next(counter) == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+def create_and_die(folder, make):
+    created = create(folder, make)
+    if not full:
+        die_in(folder)
+    return created
+def die_and_replace(source, target):
+    if full and drafts.is_draft(Path(source).name):
+        die_in(Path(target).parent)
+    replace(source, target)
+drafts._create, os.replace = create_and_die, die_and_replace
+cli.main()
+"""
 
 
 @pytest.mark.slow

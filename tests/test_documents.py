@@ -24,7 +24,7 @@ def name(path: Path) -> str:
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """An empty folder to run in, a terminal of 80 columns, and scripts that find each other."""
+    """Make an empty folder to run in, a terminal of 80 columns, and scripts that find each other."""
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.chdir(place)

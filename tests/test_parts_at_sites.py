@@ -45,15 +45,6 @@ CHOSEN = {"loss": "focal", "partition": "label-skew", "aggregation": "median", "
 CPU = torch.device("cpu")
 
 
-def forget() -> None:
-    """Forget loaded parts, as in a process that has just begun."""
-    for part in list(parts._foreign):
-        del parts._parts[part], parts._foreign[part]
-    for module in parts._files:
-        del sys.modules[module]
-    parts._files.clear()
-
-
 @pytest.fixture
 def federation(tmp_path: Path, forget_parts: Callable[[], None]) -> Federation:
     parts.load_parts(EXAMPLE)
