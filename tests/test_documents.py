@@ -69,7 +69,7 @@ def list_commands(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_that_are_named_exist(page):
     for text in list_commands(page):
-        words = re.sub(r"[][…,\\]", " ", text.partition("  ")[0].replace("\\|", "|")).split()[1:]
+        words = re.sub(r"[][…,]", " ", text.partition("  ")[0].replace("\\|", "|")).split()[1:]
         commands = [typer.main.get_command(cli.app)]
         while words and isinstance(commands[0], click.Group) and re.fullmatch(r"[a-z][a-z|-]+", words[0]):
             asked = words.pop(0).split("|")

@@ -1,7 +1,9 @@
 """The scikit-learn door: its own checks, its metadata routing, and the bits of `fedmlh run`."""
 
+import gzip
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedmlh
+from command_line import call
 from fedmlh import Dataset, FedAvgClassifier, FedMLHClassifier
 from fedmlh.data.division import divide
 from fedmlh.planning.choices import settle
@@ -28,6 +31,7 @@ TEXTS = [" ".join([*(WORDS[n] for n in own), f"filler{RNG.integers(9)}"]) for ow
 LISTS = [[WORDS[n].upper() for n in own] for own in CHOSEN]
 MATRIX = np.array([[n in own for n in range(8)] for own in CHOSEN], int)
 X = TfidfVectorizer().fit_transform(TEXTS)
+EURLEX = Path(__file__).parents[2] / "shared" / "data" / "EurLex-EuroVoc-titles-4K"
 
 #: scikit-learn's checks that cannot hold, and why.
 EXPECTED = {
@@ -55,6 +59,35 @@ def test_the_model_is_that_of_a_run(tmp_path):
     fitted.model_.save(tmp_path / "saved")
     weights = [(folder / "weights.safetensors").read_bytes() for folder in (run.folder / "model", tmp_path / "saved")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.skipif(not EURLEX.is_dir(), reason="the EurLex titles are not beside this checkout")
+@pytest.mark.parametrize(("classifier", "algorithm"), [(FedMLHClassifier, "fedmlh"), (FedAvgClassifier, "fedavg")])
+def test_the_model_of_real_titles_is_that_of_the_command(classifier, algorithm, tmp_path):
+    """To the bit, and as good on the test part, labels that only the test part has left out."""
+    parts = {}
+    for part in ("trn", "tst"):
+        with gzip.open(EURLEX / f"{part}.jsonl.gz", "rt") as file:
+            parts[part] = [json.loads(line) for line in file]
+    (tmp_path / "data").mkdir()
+    for part, rows in parts.items():
+        (tmp_path / "data" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    known = sorted({label for row in parts["trn"] for label in row["labels"]})
+    (tmp_path / "data" / "labels.txt").write_text("".join(f"{label}\t{label}\n" for label in known))
+    settings = {"training": "rounds", "rounds": 2, "budget_mib": 2, "local_epochs": 1}
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    run = tmp_path / "run"
+    options = ("--data", tmp_path / "data", "--algorithm", algorithm, "--seed", 4, "--out", run)
+    assert call("run", "recommended", *options, *flags) == 0
+    titles, labels = ([row[what] for row in parts["trn"]] for what in ("text", "labels"))
+    fitted = classifier(settings=settings, random_state=4).fit(titles, labels)
+    fitted.model_.save(tmp_path / "saved")
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in (run / "model", tmp_path / "saved")]
+    assert weights[0] == weights[1]
+    measured = json.loads((run / "summary.json").read_text())["precision"]["1"]
+    score = fitted.score(*([row[what] for row in parts["tst"]] for what in ("text", "labels")))
+    assert score == pytest.approx(measured, abs=1e-9)
+    assert score > 0.1  # of 4,000 labels
 
 
 @pytest.mark.parametrize("labels", [MATRIX, sparse.csr_matrix(MATRIX), LISTS], ids=["matrix", "sparse", "lists"])
