@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from sklearn.utils import murmurhash3_32
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
+from fedmlh.errors import UserError
+from fedmlh.evaluation.calibration import NUM_BINS, Curve, Scale
 from fedmlh.federated.task import Task
 from fedmlh.hashing.murmur import hash_integers, hash_strings
 from fedmlh.hashing.rows import Rows
@@ -305,3 +308,32 @@ def test_predicting_needs_no_package_that_trains_and_training_says_what_is_missi
     assert refused.stderr.count("\n") == 1
     assert "torch is not installed" in refused.stderr or "scipy is not installed" in refused.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_text_without_known_words_has_no_label() -> None:
+    hashed = Model(make_bundle(BASE, 5, d=50, text=TextFeatures.hashing(50)))
+    assert hashed.predict(["", "a cat"], 2)[0] == []
+    assert len(hashed.predict(["", "a cat"], 2)[1]) == 2
+    once = Model(make_bundle(BASE.replace(training="one-round", correct=0), 5, d=50, text=TextFeatures.hashing(50)))
+    frequencies = once.bundle.terms.counts.frequencies
+    words = [f"word{n}" for n in range(99)]
+    rows = once.read(words)
+    for word, column, labels in zip(words, rows.columns, once.predict(words, 2), strict=True):
+        assert (labels == []) == (frequencies[column] == 0), word
+    assert {label["probability"] for label in hashed.predict(["a cat"])[0]} == {None}
+
+
+def test_labels_below_the_threshold_are_left_out_and_scores_without_a_curve_take_none() -> None:
+    bundle, X = make_bundle(BASE.replace(decoding="logits"), 2), points(2)
+    with pytest.raises(UserError, match="not calibrated"):
+        Model(bundle).predict(X, threshold=0.1)
+    edges = tuple(np.linspace(-5, 5, NUM_BINS + 1).tolist())
+    curve = Curve(Scale("plain", edges), 99, (100,) * NUM_BINS, tuple(range(0, 3 * NUM_BINS, 3)))
+    model = Model(replace(bundle, curve=curve))
+    everything, some = model.predict(X, P), model.predict(X, P, threshold=0.5)
+    assert some == [[label for label in labels if label["probability"] >= 0.5] for labels in everything]
+    assert 0 < sum(map(len, some)) < sum(map(len, everything))
+    explained = list(model.explain(X, 3, 0.5))
+    assert [[label["key"] for label in labels] for labels in explained] == [
+        [label["key"] for label in labels[:3]] for labels in some
+    ]

@@ -27,6 +27,10 @@ def predict(
         int | None, typer.Option(min=0, max=1, help="svmlight input: number of the first feature, 0 or 1")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=10_000, help="number of labels per point")] = 5,
+    threshold: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="leave out labels that are less probable than this"),
+    ] = 0.0,
     why: Annotated[bool, typer.Option("--why", help="say what each word adds, and how each table voted")] = False,
     out: Annotated[Path | None, typer.Option(help="write JSON lines to this file instead of the terminal")] = None,
     parts: PartsOption = None,
@@ -42,12 +46,14 @@ def predict(
         if points is not None and out.resolve() == points.resolve():
             raise UserError(f"--out {out} would replace the --input: name another file")
     model = Model.load(folder)
+    meanings = (model.score_meaning, model.probability_meaning)
     source = text if points is None else _read(model, points, first_feature)
-    found = model.explain(source, top) if why else model.predict_stream(source, top)
+    found = model.explain(source, top, threshold) if why else model.predict_stream(source, top, threshold)
     if text is not None and out is None:
         for line, labels in zip(text, found, strict=True):
             _show(line, labels)
-        console.print(model.score_meaning, style="dim", soft_wrap=True)
+        for meaning in meanings:
+            console.print(meaning, style="dim", soft_wrap=True)
         return
     answers = ({"point": number, "labels": labels} for number, labels in enumerate(found))
     if out is not None:
@@ -55,7 +61,8 @@ def predict(
     else:
         for answer in answers:
             print_json(answer, ensure_ascii=False)
-    errors.print(model.score_meaning, style="dim", soft_wrap=True)
+    for meaning in meanings:
+        errors.print(meaning, style="dim", soft_wrap=True)
 
 
 def _read(model: "Model", points: Path, first_feature: int | None) -> Any:
@@ -72,9 +79,12 @@ def _read(model: "Model", points: Path, first_feature: int | None) -> Any:
 def _show(text: str, labels: Any) -> None:
     """Print a text and its labels, with the reasons if there are any."""
     console.print(text, style="bold", soft_wrap=True)
+    if not labels:
+        console.print("  no label: the model knows no word of this text, or no label is probable enough", style="dim")
     for label in labels:
         key = "" if label["key"] == label["name"] else f"  ({label['key']})"
-        console.print(f"  {label['score']:8.3f}  {label['name']}{key}")
+        chance = "" if label["probability"] is None else f"  {100 * label['probability']:5.1f} %"
+        console.print(f"  {label['score']:8.3f}{chance}  {label['name']}{key}")
         if "words" not in label:
             continue
         words = [f"{word['word']} {word['adds']:+.3f}" for word in label["words"][:_MOST_WORDS]]

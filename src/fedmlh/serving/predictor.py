@@ -95,17 +95,33 @@ class Model:
             return f"score: the model's {what} of the label, mean over tables; {end}"
         return f"score: mean {what} of the label's {tables} buckets, which other labels share; {end}"
 
-    def predict(self, points: "Points", k: int = 5) -> list[list[Prediction]]:
-        """Return the k best labels of each point.
+    @property
+    def probability_meaning(self) -> str:
+        """Say in one sentence where probabilities are from."""
+        curve = self.bundle.curve
+        if curve is None:
+            return "probability: none, the scores are not calibrated (no points were held out)"
+        return f"probability: how often labels with such a score were true, on {curve.points:,} held-out points"
 
-        Points are texts if the model was trained on text, else rows of raw features.
+    def predict(self, points: "Points", k: int = 5, threshold: float = 0.0) -> list[list[Prediction]]:
+        """Return the k best labels of each point; only those whose probability is at least the threshold, if one is set.
+
+        Points are texts if the model was trained on text, else rows of raw features. A text of which the model knows no
+        word has no labels.
         """
-        return list(self.predict_stream(points, k))
+        return list(self.predict_stream(points, k, threshold))
 
-    def predict_stream(self, points: "Points", k: int = 5) -> Iterator[list[Prediction]]:
-        """Yield the k best labels of one point after another."""
-        for columns, scores in self.rank(points, k):
-            yield self._name(columns, scores)
+    def predict_stream(self, points: "Points", k: int = 5, threshold: float = 0.0) -> Iterator[list[Prediction]]:
+        """Yield what `predict` returns, for one point after another."""
+        if threshold and self.bundle.curve is None:
+            raise UserError(
+                "the scores of this model are not calibrated, since no points were held out: set no threshold"
+            )
+        rows = self.read(points)
+        known = self._find_known(rows) if _is_text(points) else np.ones(len(rows), bool)
+        for is_known, (columns, scores) in zip(known, self.rank(rows, k), strict=True):
+            labels = self._name(columns, scores) if is_known else []
+            yield [label for label in labels if not threshold or (label["probability"] or 0.0) >= threshold]
 
     def rank(self, points: "Points", k: int = 5) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each point the numbers of its k best labels, best first, and their scores."""
@@ -132,19 +148,20 @@ class Model:
             )
         return rows
 
-    def explain(self, points: "Points", k: int = 5) -> Iterator[list[Explained]]:
-        """Yield the k best labels of one point after another, each with the reasons for it."""
-        names = self.bundle.labels.names
-        rows = self.read(points)
-        for number, (columns, scores) in enumerate(self.rank(rows, k)):
-            point = rows.take(number, number + 1)
+    def explain(self, points: "Points", k: int = 5, threshold: float = 0.0) -> Iterator[list[Explained]]:
+        """Yield what `predict` returns, for one point after another, each label with the reasons for it."""
+        rows, keys = self.read(points), self.bundle.labels.keys
+        place = {key: column for column, key in enumerate(keys)}
+        for number, labels in enumerate(self.predict_stream(points, k, threshold)):
             if _is_text(points):
                 words, others = leave_words_out(str(points[number]))  # type: ignore[index]
                 without = self.read(others)
             else:
-                words, without = leave_features_out(point)
-            reasons = find_reasons(self._parts, words, Rows.join([point, without]), columns.tolist(), names)
-            yield [{**label, **why} for label, why in zip(self._name(columns, scores), reasons, strict=True)]
+                words, without = leave_features_out(rows.take(number, number + 1))
+            both = Rows.join([rows.take(number, number + 1), without])
+            columns = [place[label["key"]] for label in labels]
+            reasons = find_reasons(self._parts, words, both, columns, self.bundle.labels.names)
+            yield [{**label, **why} for label, why in zip(labels, reasons, strict=True)]
 
     def evaluate(self, dataset: Dataset, device: str = "cpu") -> "Values":
         """Return every metric on the test part of a data set that has the model's features and labels."""
@@ -167,6 +184,14 @@ class Model:
         evaluator = Evaluator(bundle.task.config, LabelCounts.of(dataset.train), features, ranker)
         examined = evaluator.examine(model, evaluator.prepare(dataset.test))
         return {**examined.values, **examined.by_label}
+
+    def _find_known(self, rows: Rows) -> np.ndarray:
+        """Say of which points the model sees anything.  # [n]"""
+        seen = np.zeros(len(rows), bool)
+        for part in self._parts:
+            for features in part.scorer.find(rows):
+                seen |= np.diff(features.starts) > 0
+        return seen
 
     @cached_property
     def _parts(self) -> list[Part]:
