@@ -325,7 +325,7 @@ def test_a_text_without_known_words_has_no_label() -> None:
 
 def test_labels_below_the_threshold_are_left_out_and_scores_without_a_curve_take_none() -> None:
     bundle, X = make_bundle(BASE.replace(decoding="logits"), 2), points(2)
-    with pytest.raises(UserError, match="not calibrated"):
+    with pytest.raises(UserError, match="no probabilities"):
         Model(bundle).predict(X, threshold=0.1)
     edges = tuple(np.linspace(-5, 5, NUM_BINS + 1).tolist())
     curve = Curve(Scale("plain", edges), 99, (100,) * NUM_BINS, tuple(range(0, 3 * NUM_BINS, 3)))

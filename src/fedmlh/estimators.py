@@ -142,7 +142,7 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         """Return the config of the run; few points are given to fewer clients."""
         state = self.random_state
         seed = int(state) if isinstance(state, int | np.integer) else int(check_random_state(state).randint(2**31 - 1))
-        config = self._load_config().replace(seed=seed, **(self.settings or {}))
+        config = self._load_config().replace(**{"seed": seed, **(self.settings or {})})
         clients = max(1, min(CLIENTS, num_points // _POINTS_PER_CLIENT))
         if by_site or config.num_clients or clients == CLIENTS:
             return config

@@ -104,7 +104,7 @@ class Model:
         return f"probability: how often labels with such a score were true, on {curve.points:,} held-out points"
 
     def predict(self, points: "Points", k: int = 5, threshold: float = 0.0) -> list[list[Prediction]]:
-        """Return the k best labels of each point; only those whose probability is at least the threshold, if one is set.
+        """Return the k best labels of each point; with a threshold, only those that are at least that probable.
 
         Points are texts if the model was trained on text, else rows of raw features. A text of which the model knows no
         word has no labels.
@@ -114,9 +114,7 @@ class Model:
     def predict_stream(self, points: "Points", k: int = 5, threshold: float = 0.0) -> Iterator[list[Prediction]]:
         """Yield what `predict` returns, for one point after another."""
         if threshold and self.bundle.curve is None:
-            raise UserError(
-                "the scores of this model are not calibrated, since no points were held out: set no threshold"
-            )
+            raise UserError("this model has no probabilities, since no points were held out: set no threshold")
         rows = self.read(points)
         known = self._find_known(rows) if _is_text(points) else np.ones(len(rows), bool)
         for is_known, (columns, scores) in zip(known, self.rank(rows, k), strict=True):
