@@ -3,9 +3,10 @@
     python experiments/evidence_tables.py [--page docs/evidence.md] [--plot experiments/results/evidence/bytes.svg]
 
 Means over seeds and their standard deviation. Differences are paired by seed, with Student's 95 % interval; since seeds
-are few, the spread of differences is pooled over all rows of a table. Equal bytes are the bytes that the networks of
-`recommended` (in the grid: networks of a quarter of its bytes) send until their best round, both ways added up, or a
-quarter of these bytes. Each side is tested with the model size and at the round that validation selects within them.
+are few, the spread of differences is pooled over all rows of a table, in the grid over all rows of a data set. Equal
+bytes are the bytes that the networks of `recommended` (in the grid: networks of a quarter of its bytes) send until
+their best round, both ways added up, or a quarter of these bytes. Each side is tested with the model size and at the
+round that validation selects within them.
 """
 
 import argparse
@@ -77,12 +78,16 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{fmean(values):.{digits}f}{more}" if values else "–"
 
 
-def show_differences(gaps: Sequence[Sequence[float]]) -> list[str]:
-    """Write the mean of each row's paired differences, with an interval from the spread within all rows."""
-    freedom = sum(len(row) - 1 for row in gaps)
-    squares = sum((gap - fmean(row)) ** 2 for row in gaps for gap in row)
+def show_differences(gaps: Sequence[Sequence[float]], groups: Sequence[str] = ()) -> list[str]:
+    """Write the mean of each row's paired differences, with an interval from the spread within all rows of its group.
+
+    Without groups, all rows are one.
+    """
     shown = []
-    for row in gaps:
+    for place, row in enumerate(gaps):
+        pool = [other for at, other in enumerate(gaps) if not groups or groups[at] == groups[place]]
+        freedom = sum(len(other) - 1 for other in pool)
+        squares = sum((gap - fmean(other)) ** 2 for other in pool for gap in other)
         reach = float(student.ppf(0.975, freedom)) * (squares / freedom / len(row)) ** 0.5 if freedom else None
         interval = f" [{fmean(row) - reach:+.2f}, {fmean(row) + reach:+.2f}]" if reach is not None else ""
         shown.append(f"{fmean(row):+.2f}{interval}")
@@ -210,7 +215,9 @@ def show_equal_bytes(sets: Sets, share: float) -> str:
         gaps.append([one - other for one, other in zip(*scores, strict=True)])
         sent = f"{fmean(sent for sent, *_ in found):,.0f}"
         rows.append([SETS[data], cell, sent, *(spread(side) for side in scores), *chosen])
-    rows = [[*row[:5], gap, *row[5:]] for row, gap in zip(rows, show_differences(gaps), strict=True)]
+    # In the grid every data set has several rows, and a spread of its own.
+    groups = [row[0] for row in rows] if any(row[1] for row in rows) else []
+    rows = [[*row[:5], gap, *row[5:]] for row, gap in zip(rows, show_differences(gaps, groups), strict=True)]
     mean = fmean(fmean(row) for row in gaps)
     rows.append(["mean", "", "", "", "", f"{mean:+.2f}", "", ""])
     return table(["", "", "MiB", "networks", "FedAvg", "difference", "ours", "theirs"], rows)
@@ -328,7 +335,9 @@ def show_changes(changes: Sets) -> str:
         )
         rows.append([method, precision, sent])
         gaps.append([mean_of(runs[seed]["precision"]) - mean_of(base[seed]["precision"]) for seed in runs])
-    rows = [[*row, gap] for row, gap in zip(rows, show_differences(gaps), strict=True)]
+    # The base has no difference to itself, and says nothing about the spread of others.
+    differences = show_differences(gaps, ["base" if row[0] == "as they are" else "changed" for row in rows])
+    rows = [[*row, "" if row[0] == "as they are" else gap] for row, gap in zip(rows, differences, strict=True)]
     return table([SETS[data], "P@1/3/5", "MiB to best", "mean of P@k, difference"], rows)
 
 
