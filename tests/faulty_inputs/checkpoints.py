@@ -28,7 +28,7 @@ def resuming(change, both=True):
 
 def falls_back(world, box, stdout, stderr):
     told = "".join(stderr.split())
-    assert re.search("round-000002.*goingonfromthecheckpointbeforeit", told), stderr
+    assert re.search("round-000002.*resumingfromthecheckpointbeforeit", told), stderr
     equals_unbroken(world, box, stdout, stderr)
 
 

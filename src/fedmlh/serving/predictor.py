@@ -106,8 +106,8 @@ class Model:
     def predict(self, points: "Points", k: int = 5, threshold: float = 0.0) -> list[list[Prediction]]:
         """Return the k best labels of each point; with a threshold, only those that are at least that probable.
 
-        Points are texts if the model was trained on text, else rows of raw features. A text of which the model knows no
-        word has no labels.
+        Points are texts if the model was trained on text, else rows of raw features. A text without a word that
+        the model knows has no labels.
         """
         return list(self.predict_stream(points, k, threshold))
 
@@ -184,7 +184,7 @@ class Model:
         return {**examined.values, **examined.by_label}
 
     def _find_known(self, rows: Rows) -> np.ndarray:
-        """Say of which points the model sees anything.  # [n]"""
+        """Say for each point whether the model sees anything of it.  # [n]"""
         seen = np.zeros(len(rows), bool)
         for part in self._parts:
             for features in part.scorer.find(rows):
