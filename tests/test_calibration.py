@@ -102,6 +102,17 @@ def test_scores_that_are_all_alike_have_bins_too(score: float, columns: int) -> 
     assert (np.diff(scale.edges) > 0).all()
 
 
+@given(
+    st.lists(st.sampled_from([-1e12, -3.0, 0.0, 0.1, 0.25, 0.5, 1.0, 7.5, 1e12]), min_size=1, max_size=6),
+    st.integers(1, 8),
+)
+def test_bins_are_as_many_and_rise_whatever_scores_are_equal(few: list[float], columns: int) -> None:
+    scores = -np.sort(-np.resize(np.array(few), (4, columns)), axis=1)
+    edges = np.array(Scale.fit("plain", scores).edges)
+    assert len(edges) == NUM_BINS + 1
+    assert (np.diff(edges) > 0).all()
+
+
 def test_of_few_points_all_are_fitted_on_and_none_judges() -> None:
     assert calibrate("plain", *draw(0, 0), {}) == (None, {})
     for count, fitted in ((1, 1), (99, 99), (100, 50)):

@@ -43,10 +43,12 @@ class Scale:
         scores = _spread(form, scores)
         shares = np.linspace(0, 1, NUM_BINS // 2)
         edges = np.unique(np.concatenate([np.quantile(scores, shares), np.quantile(scores[:, :JUDGED], shares)]))
-        low, high = edges[0], max(edges[-1], edges[0] + 1e-6)
-        # Where scores are equal there are fewer edges: the others are spread evenly.
+        low, high = edges[0], max(edges[-1], edges[0] + 1e-6 * max(1, abs(edges[0])))
+        # Where scores are equal there are fewer edges: the others are spread evenly, the closer the more are missing.
+        spread = NUM_BINS + 3 - len(edges)
         while len(edges) <= NUM_BINS:
-            edges = np.union1d(edges, np.linspace(low, high, NUM_BINS + 1 - len(edges) + 2))
+            edges = np.union1d(edges, np.linspace(low, high, spread))
+            spread += 1
         return cls(form, tuple(edges[np.linspace(0, len(edges) - 1, NUM_BINS + 1).astype(int)].tolist()))
 
     def find_bins(self, scores: np.ndarray) -> np.ndarray:
