@@ -19,8 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedmlh
 from command_line import call
 from fedmlh import Dataset, FedAvgClassifier, FedMLHClassifier
-from fedmlh.data.division import divide
-from fedmlh.planning.choices import settle
+from fedmlh.serving.predictor import Model
 
 ONCE = {"training": "one-round", "correct": 0}
 SMALL = {"rounds": 3, "budget_mib": 0.05, "num_clients": 2, "clients_per_round": 2, "partition": "iid"}
@@ -174,13 +173,8 @@ def test_fedavg_trains_one_network_with_an_output_per_label():
     assert make_scorer(lambda y, p: (y == p).mean())(model, X, MATRIX) > 0.7
 
 
-def test_points_for_probabilities_are_those_that_the_run_held_out():
-    data = Dataset.from_arrays(X, MATRIX, test=(X[:1], MATRIX[:1]))
-    config = settle(fedmlh.Config.load("recommended").replace(**SMALL, **ONCE), data)[0]
-    held_out = divide(data.train, config).validation
-    model = FedMLHClassifier(settings={**SMALL, **ONCE}).fit(X, MATRIX)
-    expected = model.curve_
-    model._fit_curve(held_out)
-    assert model.curve_ == expected
-    model._fit_curve(data.train)
-    assert model.curve_ != expected
+def test_probabilities_are_those_of_the_model_that_the_run_wrote(tmp_path):
+    model = FedMLHClassifier(settings={**SMALL, **ONCE}, out=str(tmp_path / "run")).fit(X, MATRIX)
+    expected = [[label["probability"] for label in labels] for labels in Model.load(tmp_path / "run").predict(X, 3)]
+    assert [[label["probability"] for label in labels] for labels in model.predict_top(X, 3)] == expected
+    assert 0.5 < np.max(expected) <= 1

@@ -232,8 +232,8 @@ def test_the_front_holds_what_nothing_beats() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--labels", "all"], "--labels is 'all': choose hashed, identity, both"),
-        (["--training", "two"], "--training is 'two': choose rounds, one-round, both"),
+        (["--labels", "all"], "--labels is 'all': choose one of hashed, identity, both"),
+        (["--training", "two"], "--training is 'two': choose one of rounds, one-round, both"),
         (["--budget", "2parsecs"], "'2parsecs' is not a size"),
         (["--budget", "100"], "allow at least"),
         (["--training", "rounds", "--bytes-per-round", "900"], "--bytes-per-round 0.01 MiB is too little for networks"),
