@@ -422,7 +422,7 @@ PLANTS = (plant_pipe, plant_device, plant_link, plant_inner_link, plant_hole)
 def attack_each(
     invoke_all: Invoke, tmp_path: Path, source: Path, names: Sequence[str], command: Callable[[Path], list[object]]
 ) -> list[tuple[str, Any, str]]:
-    """Run a command on copies of a folder, in each of which something replaces one file."""
+    """Run a command on copies of a folder; in each copy something else replaces one file."""
     commands, titles = [], []
     for name in names:
         for plant in PLANTS:

@@ -499,7 +499,7 @@ def test_no_honest_client_is_suspected():
 
 
 def kill_after(most):
-    """Have this process kill itself when its journals hold so many bytes, which may be in the middle of a message."""
+    """Have this process kill itself when its journals hold this many bytes, which may be in the middle of a message."""
     append, written = Journal.append, 0
 
     def append_some(journal, client, message):

@@ -266,12 +266,12 @@ class TestDivision:
 
     @pytest.mark.parametrize("partition", PARTITIONS)
     def test_a_pooled_run_trains_on_just_what_the_clients_have(self, partition):
-        dealt = divide(make_split(), self.config(partition=partition))
+        spread = divide(make_split(), self.config(partition=partition))
         pooled = divide(make_split(), self.config(partition=partition, pooled=True, clients_per_round=1))
         assert list(pooled.shards) == [0]
-        theirs = {int(i) for shard in dealt.shards.values() for i in who(shard)}
+        theirs = {int(i) for shard in spread.shards.values() for i in who(shard)}
         assert sorted(who(pooled.shards[0])) == sorted(theirs)
-        assert np.array_equal(who(pooled.validation), who(dealt.validation))
+        assert np.array_equal(who(pooled.validation), who(spread.validation))
 
     @pytest.mark.parametrize("partition", PARTITIONS)
     def test_both_algorithms_get_the_same_division(self, partition):
