@@ -1,8 +1,8 @@
 """Python runs this first in every process of a federation that a test has begun (rehearsal.py).
 
 A process signs a register: a file named by its number, with Flower's home and the words of its command. A site's
-process stops before it answers a message if the test holds that site: it says so at a socket, and continues when the test
-closes it.
+process stops before it answers a message if the test holds that site: it says so at a socket, and continues when the
+test closes it.
 """
 
 import contextlib
