@@ -29,6 +29,7 @@ def test_a_run_is_replaced_only_if_that_is_asked_for(tmp_path):
         fedmlh.run(TINY.replace(seed=1), DATA, tmp_path / "run", progress=False)
     again = fedmlh.run(TINY.replace(seed=1), DATA, tmp_path / "run", overwrite=True, progress=False)
     assert again.summary["seed"] != first.summary["seed"]
+    assert re.fullmatch(rf"<Run '.+': P@1/3 [\d./]+ % on test points, in '{tmp_path / 'run'}'>", repr(again))
     more = fedmlh.run(TINY.replace(seed=1, rounds=4), DATA, tmp_path / "run", resume=True, progress=False)
     assert more.summary["rounds"] == 4
 

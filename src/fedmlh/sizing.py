@@ -14,6 +14,7 @@ from typing import Any
 
 from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Split
+from fedmlh.display import count
 from fedmlh.errors import UserError
 
 #: What sizes = "auto" chooses, beside a learning_rate or learning_rate_decay of 0 and a loss_tau of -1.
@@ -221,8 +222,8 @@ def choose_training(
         steps = max(1.0, points * config.local_epochs / config.batch_size)
         found["learning_rate_decay"] = rule.decay(steps)
         reasons.append(
-            f"learning rate times {found['learning_rate_decay']:g} after each round: about {steps:,.0f} steps of a "
-            f"client"
+            f"learning rate times {found['learning_rate_decay']:g} after each round: about "
+            f"{count(round(steps), 'step')} of a client"
         )
     if config.loss_tau < 0:
         positives = 5.0 if shape.positives is None else shape.positives

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmlh.data.text import DEFAULT_DIM, TextFeatures
+from fedmlh.display import count
 from fedmlh.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,10 +143,10 @@ class Dataset:
         return from_arrays(X, Y, sites, test, seed, name)
 
     def __repr__(self) -> str:
-        sites = f", {len(self.site_names):,} sites" if self.site_names else ""
+        sites = f", {count(len(self.site_names), 'site')}" if self.site_names else ""
         return (
             f"<Dataset {self.name!r}: {len(self.train):,} training and {len(self.test):,} test points, "
-            f"{self.num_features:,} features, {self.num_labels:,} labels{sites}>"
+            f"{count(self.num_features, 'feature')}, {count(self.num_labels, 'label')}{sites}>"
         )
 
     @cached_property

@@ -52,6 +52,11 @@ class Run:
     summary: dict[str, Any]
     folder: Path
 
+    def __repr__(self) -> str:
+        found = self.summary["precision"]
+        shares = "/".join(f"{100 * share:.1f}" for share in found.values())
+        return f"<Run {self.summary['name']!r}: P@{'/'.join(found)} {shares} % on test points, in {str(self.folder)!r}>"
+
 
 @dataclass(frozen=True)
 class Judge:
