@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import click
@@ -78,6 +79,20 @@ def test_commands_that_are_named_exist(page):
         known = {option for command in commands for param in command.params for option in param.opts} | {"--help"}
         used = {word for word in words if word.startswith("--")}
         assert used <= known, f"{name(page)}: {text}: no {used - known}"
+
+
+def list_packages(extras: set[str]) -> set[str]:
+    """The extras that these bring, themselves among them."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    brought = {more for extra in extras for need in known[extra] for more in re.findall(r"^fedmlh\[(\w+)\]", need)}
+    return extras if brought <= extras else list_packages(extras | brought)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_pages_install_can_train(page):
+    """Every page goes on to train; without the extra `train` one can only predict."""
+    for extras in re.findall(r'pip install [^\n]*"\.\[([\w,]+)\]"', page.read_text("utf-8")):
+        assert "train" in list_packages(set(extras.split(","))), f"{name(page)}: .[{extras}]"
 
 
 # Code.
