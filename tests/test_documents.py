@@ -82,7 +82,7 @@ def test_commands_that_are_named_exist(page):
 
 
 def list_packages(extras: set[str]) -> set[str]:
-    """The extras that these bring, themselves among them."""
+    """Return the extras that these bring, with themselves."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     brought = {more for extra in extras for need in known[extra] for more in re.findall(r"^fedmlh\[(\w+)\]", need)}
     return extras if brought <= extras else list_packages(extras | brought)
