@@ -534,7 +534,7 @@ def test_a_bomb_is_refused_before_it_unfolds(name, length):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < len(bomb) + 50_000
+    assert peak < len(bomb) + 500_000  # of 20 MB; threads of other tests may take a little meanwhile
 
 
 def test_deflated_bytes_must_be_whole_and_alone():
