@@ -647,7 +647,7 @@ class Steps(Codec):
 
 
 class Halves(Steps):
-    """The same, of the whole model."""
+    """A family that sends the whole model each time."""
 
     percent = None
     whole = True
@@ -655,7 +655,7 @@ class Halves(Steps):
 
 
 class Signs(Steps):
-    """The same, for updates only."""
+    """A family that leaves out more than it is given, so that only updates may use it."""
 
     leaves_more = True
 

@@ -307,7 +307,7 @@ def test_a_checked_file_is_whole_or_refused(tmp_path: Path) -> None:
             read_checked(path)
 
 
-def test_the_yardstick_is_read_as_it_was_written(federation: Federation, tmp_path: Path) -> None:
+def test_the_points_of_the_server_are_read_as_they_were_written(federation: Federation, tmp_path: Path) -> None:
     data = open_dataset(Config(synthetic_points=50, synthetic_features=20, synthetic_labels=12))
     counts = LabelCounts.of(data.train)
     ServerPoints(data, counts).save(tmp_path / "yardstick")

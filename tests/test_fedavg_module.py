@@ -162,7 +162,7 @@ def test_fedmlh_is_fedavg_on_bucket_labels_once_a_table(optimizer):
 @pytest.mark.parametrize("maps", [1, 4])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_stack_trains_as_its_sub_models_would_alone(optimizer, maps):
-    """Inputs shared or one a table, targets one a table; the loss is the mean of the sub-models' losses."""
+    """Inputs shared or one per table, targets one per table; the loss is the mean of the sub-models' losses."""
     tables, n = 4, 17
     rng = np.random.default_rng(0)
     X = rng.normal(size=(maps, n, D)).astype(np.float32)

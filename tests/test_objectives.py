@@ -185,7 +185,7 @@ def test_a_message_of_points_brings_them_over(points):
         np.testing.assert_array_equal(Y.toarray(), np.vstack([own.Y.toarray(), shared.Y.toarray()]))
         assert X.has_canonical_format
         assert X.dtype == Y.dtype == np.float32
-        # Four bytes a value or index, but for the names and lengths of five arrays.
+        # Four bytes per value or index, besides the names and lengths of five arrays.
         assert len(message) < 4 * (2 * shared.X.nnz + shared.Y.nnz + 2 * len(shared) + 2) + 500
         assert add_points(own.X, own.Y, b"")[0] is own.X
     assert signed[1].X.min() < 0

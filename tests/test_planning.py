@@ -66,10 +66,11 @@ def test_a_run_reports_the_figures_of_the_plan(tmp_path: Path, capsys: pytest.Ca
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert chosen["num_parameters"] == summary["num_parameters"]
     assert chosen["model_bytes"] == summary["model_bytes"] <= 60 << 10
-    # Digits of a loss, a client's number and its last round: a few bytes a message, whatever the model weighs.
+    # Digits of a loss, a client_id and its last round: a few bytes per message, whatever the size of the model.
     slack = 3 * 10
     assert len(records) == 4
-    for record in records[1:]:  # four bits a value; deflating saves many of them where little data reaches few features
+    # Four bits per value; deflating saves many of them where little data reaches few features.
+    for record in records[1:]:
         assert 0.25 * chosen["bytes_up"] <= record["bytes_up"] <= chosen["bytes_up"] + slack
     total = summary["bytes_up"] + summary["bytes_down"]
     assert 0.25 * chosen["bytes_total"] <= total <= chosen["bytes_total"] + 4 * 2 * slack

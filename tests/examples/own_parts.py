@@ -19,7 +19,7 @@ fedmlh.register("loss", "focal", fedmlh.Loss(focal, logsigmoid))
 
 
 @fedmlh.register("partition", "label-skew")
-def deal_by_label(train, config, rng):
+def spread_by_label(train, config, rng):
     """Give a point to the client that owns its first label; labels go to clients in turn."""
     n = config.num_clients
     return lambda split, rng: [np.flatnonzero(split.Y.argmax(axis=1) % n == client) for client in range(n)]

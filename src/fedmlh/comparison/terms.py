@@ -4,15 +4,15 @@
 MEANINGS = {
     "precision": "share of the first k labels that are right, mean over test points",
     "ndcg": "like P@k, but a right label counts more the earlier it stands",
-    "psp": "propensity-scored P@k: a right label counts more the rarer it is in training",
+    "psp": "propensity-scored P@k, in which a right label counts more the rarer it is in training",
     "recall": "share of a point's labels that are among the first k, mean over test points",
     "infrequent": "labels that fewer than {threshold:g} % of the training points carry",
-    "recall_macro": "share of a label's test points that have it among the first k; mean over labels",
-    "recall_by_count": "labels that n training points carry: the share of their test occurrences that is found",
-    "best_round": "the selected round; MiB sent until best: encoded messages of all rounds up to it (MiB: 2^20 bytes)",
+    "recall_macro": "share of a label's test points that have it among the first k, mean over labels",
+    "recall_by_count": "labels of n training points; their recall is the share of their test occurrences that is found",
+    "best_round": "the selected round; bytes sent until best are all encoded messages up to it (1 MiB is 2^20 bytes)",
     "precision_paper": "right labels among the first k, divided by k or by the point's labels if these are fewer",
     "paper_volume_bytes": "best round × clients per round × model size; one way, without headers",
-    "intervals": "over seeds: what other seeds may give; over test points: what other test points may give",
+    "intervals": "over seeds, they show what other seeds may give; over test points, what other test points may give",
 }
 
 
