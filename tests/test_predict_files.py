@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -82,7 +83,7 @@ def test_an_odd_spreadsheet_keeps_its_rows_and_gets_labels(model: Path, tmp_path
     assert [name.removeprefix("\ufeff") for name in header] == [*records.headers, "labels", "probabilities"]
     assert [row[-2:] for row in rows] == expect(texts)
     for row, record in zip(rows, records, strict=True):
-        cells = [record.fields.get(field) or "" for field in records.fields]
+        cells = ["" if value is None else value for value in map(record.fields.get, records.fields)]
         assert row[:-2] == [cell if isinstance(cell, str) else json.dumps(cell) for cell in cells]
     assert list_left(tmp_path) == sorted([path.name, "out.tsv"])
 
@@ -378,7 +379,8 @@ def test_a_guess_is_told(model: Path, tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "id,title\n1,'Oil, olive'\n2,'Fish, quotas'\n")
     code, out, err = predict(model, "--input", path, "--column", "title")
     assert code == 0
-    assert 'guessed: --quote "\'"' in err
+    quote = shlex.quote("'")
+    assert f"guessed: --quote {quote}" in err
     assert [json.loads(line)["title"] for line in out.splitlines()] == ["Oil, olive", "Fish, quotas"]
 
 
