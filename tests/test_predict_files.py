@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -417,3 +418,27 @@ def test_records_are_answered_some_after_another() -> None:
         found = answer(MODEL, rows(5000, text))
         next(found)
         assert 1 <= taken <= most
+
+
+PROBE = """
+import resource, sys
+from fedmlh.cli import main
+sys.argv[0] = "fedmlh"
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(model: Path, tmp_path: Path) -> None:
+    memory = []
+    for count in (10_000, 40_000):
+        path = put(tmp_path / "a.csv", "id,title,note\n" + "".join(f"{n},fish {n},{'x' * 400}\n" for n in range(count)))
+        asked = ["predict", model, "--input", path, "--column", "title", "--out", tmp_path / "out.csv"]
+        done = subprocess.run([sys.executable, "-c", PROBE, *asked], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(read_table(tmp_path / "out.csv")[1]) == count
+        memory.append(float(done.stdout))
+    assert memory[1] < memory[0] + 3

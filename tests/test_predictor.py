@@ -265,6 +265,11 @@ def test_predicting_needs_no_package_that_trains_and_training_says_what_is_missi
     assert (said.returncode, said.stderr) == (0, "")
     assert [label["name"] in said.stdout for label in Model(bundle).predict(["two cats"], 2)[0]] == [True, True]
     assert "words: " in said.stdout
+    (tmp_path / "a.csv").write_text("id,title\n1,two cats\n")
+    asked = ("--input", tmp_path / "a.csv", "--column", "title", "--out", tmp_path / "out.csv", "--why")
+    said = call_without_training("predict", tmp_path / "model", *asked)
+    assert said.returncode == 0, said.stderr
+    assert (tmp_path / "out.csv").read_text().startswith("id,title,labels,keys,scores,why\n1,two cats,name ")
     refused = call_without_training("run", "demo", "--out", tmp_path / "run")
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1

@@ -142,10 +142,7 @@ def _describe(imported: "Imported", num_files: int) -> list[str]:
             "there is no test part: `tune` and `plan` need none, `run` and `site prepare` need points in tst.jsonl"
         )
         return lines
-    own = (
-        f" --set partition=folder --set num_clients={len(sites)} --set clients_per_round={len(sites)}" if sites else ""
-    )
-    lines.append(f"next: fedmlh run recommended --data {shlex.quote(str(imported.folder))}{own}")
+    lines.append(f"next: fedmlh run recommended --data {shlex.quote(str(imported.folder))}")
     return lines
 
 
