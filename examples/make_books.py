@@ -1,6 +1,6 @@
-"""Write a small data set: titles with their subjects, made up for two libraries. `python examples/make_books.py`."""
+"""Write two spreadsheets: titles of two libraries with subjects, and new titles. `python examples/make_books.py`."""
 
-import json
+import csv
 import random
 from pathlib import Path
 
@@ -29,6 +29,14 @@ LIBRARIES = {
 }
 PLACES = ["Austria", "Estonia", "Finland", "Greece", "Ireland", "Italy", "Norway", "Poland", "Portugal", "Spain"]
 TITLES = ["{} in {}", "A history of {} in {}", "{}: a guide to {}", "Notes on {} from {}", "The {} of {}"]
+#: Titles without subjects, as a library gets them: id, title, year.
+NEW = [
+    ["n1", "Night trains of Poland", 2024],
+    ["n2", "Herring boats: a short history", 2025],
+    ["n3", "", 2025],
+    ["n4", "The vineyards of Portugal, by train", 2025],
+    ["n5", "Nursing and hospital law in Estonia", 2026],
+]
 
 
 def make_book(library, rng):
@@ -51,21 +59,21 @@ def make_books():
     return titles, subjects, owners
 
 
+def write_rows(path, rows):
+    """Write a CSV file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+    print(f"wrote {path}: {len(rows) - 1:,} titles")
+
+
 def write_books(folder):
-    """Write a folder per library: 400 titles to learn from, 100 to test on."""
-    titles, subjects, owners = make_books()
-    for library in LIBRARIES:
-        lines = [
-            json.dumps({"text": title, "labels": found}) + "\n"
-            for title, found, owner in zip(titles, subjects, owners, strict=True)
-            if owner == library
-        ]
-        place = Path(folder, library)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "trn.jsonl").write_text("".join(lines[:400]), encoding="utf-8")
-        (place / "tst.jsonl").write_text("".join(lines[400:]), encoding="utf-8")
-        print(f"wrote {place}: 400 titles to learn from, 100 to test on")
+    """Write the catalogue of both libraries with its subjects, and some titles that nobody has catalogued yet."""
+    books = zip(*make_books(), strict=True)
+    rows = [[number, owner, title, "; ".join(found)] for number, (title, found, owner) in enumerate(books, start=1)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "books.csv", [["id", "library", "title", "subjects"], *rows])
+    write_rows(folder / "new.csv", [["id", "title", "year"], *NEW])
 
 
 if __name__ == "__main__":
-    write_books("data/books")
+    write_books(Path("data"))

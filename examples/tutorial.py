@@ -1,10 +1,19 @@
-"""The tutorial as a script: two libraries, one model, subjects for new titles. `python examples/tutorial.py`."""
+"""The tutorial as a script: a spreadsheet of two libraries, one model, proposals. `python examples/tutorial.py`."""
 
-from make_books import make_books
+import csv
+from pathlib import Path
+
+from make_books import write_books
 
 import fedmlh
+from fedmlh.serving.answers import answer, write_table
+from fedmlh.serving.records import open_records
 
-titles, subjects, owners = make_books()
+write_books(Path("data"))
+with open("data/books.csv", encoding="utf-8", newline="") as file:
+    rows = list(csv.DictReader(file))
+titles, owners = [row["title"] for row in rows], [row["library"] for row in rows]
+subjects = [row["subjects"].split("; ") if row["subjects"] else [] for row in rows]
 data = fedmlh.Dataset.from_texts(titles, subjects, sites=owners, test=0.2, name="books")
 print(data)
 
@@ -22,3 +31,8 @@ for name, run in runs.items():
 model = fedmlh.Model.load(runs["recommended"].folder)
 for label in model.predict(["Night trains and vineyards of Portugal"], k=4)[0]:
     print(f"{label['score']:8.3f}  {label['name']}")
+
+records = open_records(Path("data/new.csv"), ["title"])
+with open("proposals.csv", "w", encoding="utf-8", newline="") as file:
+    file.writelines(write_table(model, records, answer(model, records, threshold=0.7, why=True), why=True))
+print("wrote proposals.csv")

@@ -115,8 +115,12 @@ def _run_line(words: list[str], place: str, out: io.StringIO) -> None:
             assert call(*arguments) == 0, f"{place}\n{out.getvalue()}"
         case ["python", script]:
             runpy.run_path(str(ROOT / script), run_name="__main__")
+        case ["head", "-n", number, name]:
+            print(*Path(name).read_text("utf-8").splitlines()[: int(number)], sep="\n")
         case _:
-            raise AssertionError(f"{place}: only fedmlh and scripts can be run; mark the block if it should not be")
+            raise AssertionError(
+                f"{place}: only fedmlh, scripts and head -n can be run; mark the block if it should not be"
+            )
 
 
 def check_output(block: Block, printed: str) -> None:

@@ -18,14 +18,17 @@ from types import SimpleNamespace
 import pytest
 
 import fedmlh
+from drawn_models import BASE, make_bundle
 from fedmlh.cli.federation import _watch
 from fedmlh.comparison.comparison import compare
 from fedmlh.config import Config, presets
+from fedmlh.data.text import TextFeatures
 from fedmlh.engines.replay import explain_difference
 from fedmlh.errors import how_to_install
 from fedmlh.federated import task
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.guides import GUIDES, list_unusual
+from fedmlh.serving.predictor import Model
 from test_command_line import TINY, call, write_text_set
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +160,23 @@ def test_a_label_whose_key_is_its_name_is_named_once(tmp_path: Path, capsys: pyt
     assert "(olive oil)" not in shown
     assert call("predict", tmp_path / "keyed-run", "--text", "press", "--top", 3) == 0
     assert "olive oil  (oil)" in capsys.readouterr().out
+
+
+def test_a_terminal_shows_the_labels_of_a_file_and_a_pipe_gets_json(tmp_path: Path) -> None:
+    model = Model(make_bundle(BASE, 5, d=50, text=TextFeatures.hashing(50)))
+    model.save(tmp_path / "model")
+    (tmp_path / "a.csv").write_text(f"id,title\n17,Olive oil\n18,\n19,{'x' * 300}\n")
+    lines = run_in_terminal(
+        "predict", tmp_path / "model", "--input", tmp_path / "a.csv", "--column", "title", "--id", "id", "--top", 1
+    )
+    place = lines.index("17  Olive oil")
+    (label,) = model.predict(["Olive oil"], 1)[0]
+    assert f"{label['name']}  ({label['key']})" in lines[place + 1]
+    assert lines[place + 2].rstrip() == "18"
+    assert "no label" in lines[place + 3]
+    assert lines[place + 4].startswith("19  xxx")
+    assert lines[place + 4].endswith("x…")
+    assert not any(line.startswith("{") for line in lines)
 
 
 # Resuming.
