@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from fedmlh.data.dataset import Labels
 from fedmlh.data.limits import check_labels
 from fedmlh.data.matrix import build_labels, count_merged
+from fedmlh.data.originals import Original
 from fedmlh.data.readers.files import read_lines
 from fedmlh.data.readers.label_files import read_filter, read_labels
 from fedmlh.data.readers.label_lines import strip_brackets
@@ -86,6 +87,15 @@ def take_text(path: Path, lineno: int, record: Record) -> str:
 def read_texts(path: Path) -> list[str]:
     """Read the texts of a file, and ignore its labels."""
     return [take_text(path, lineno, record) for lineno, record in read_records(path)]
+
+
+def read_originals(paths: Sequence[Path]) -> Iterator[Original]:
+    """Yield the texts of files, one after another, with the ids of records that have one."""
+    for path in paths:
+        for lineno, record in read_records(path):
+            own = record.get("id", record.get("uid"))
+            is_id = isinstance(own, str | int) and not isinstance(own, bool)
+            yield Original(str(own) if is_id else None, take_text(path, lineno, record))
 
 
 def find_text(folder: Path, names: list[str]) -> Parts | None:
