@@ -7,6 +7,7 @@ from fedmlh.comparison.markup import make_table
 from fedmlh.comparison.settings import IDLE
 from fedmlh.comparison.terms import MEANINGS
 from fedmlh.display import escape_html
+from fedmlh.evaluation.proposals import AVERAGES
 
 _HEAD = (
     "label",
@@ -19,15 +20,13 @@ _HEAD = (
     "average rank",
     "most confused with",
 )
-_AVERAGES = {"micro": "micro", "macro": "macro", "per document": "per_document"}
 
 
-def show_labels(content: Mapping[str, Any]) -> str:
-    """Return the worst and the best labels of a run, with the F1 of all."""
-    f1 = ", ".join(f"{name} <b>{100 * content['f1'][key]:.1f} %</b>" for name, key in _AVERAGES.items())
-    parts = [
-        f'<h2>Labels</h2><p class="note">Proposed for each test point: {escape_html(content["rule"])}. F1: {f1}.</p>'
-    ]
+def show_labels(content: Mapping[str, Any], proposals: Mapping[str, Any]) -> str:
+    """Return the worst and the best labels of a run, with the averages of F1 over all."""
+    f1 = ", ".join(f"{name} <b>{100 * proposals[key]:.1f} %</b>" for name, key in AVERAGES.items())
+    rule = escape_html(proposals["rule"])
+    parts = [f'<h2>Labels</h2><p class="note">Proposed for each test point: {rule}. This gives {f1}.</p>']
     least = content["least_points"]
     for title, order in (("worst", "lowest"), ("best", "highest")):
         rows = [_make_row(label) for label in content[title]]

@@ -131,8 +131,10 @@ def _show_differences(comparison: Comparison) -> str:
 
 def _show_labels_and_examples(runs: Sequence[FinishedRun]) -> str:
     """Return the section on single labels and points; a page of several runs has none, nor that of an older run."""
-    content = runs[0].folder.read_examples() if len(runs) == 1 else None
-    return "" if content is None else show_labels(content) + show_examples(content)
+    if len(runs) > 1 or "proposals" not in runs[0].summary:
+        return ""
+    content = runs[0].folder.read_examples()
+    return "" if content is None else show_labels(content, runs[0].summary["proposals"]) + show_examples(content)
 
 
 def _clients(runs: Sequence[FinishedRun]) -> str:
@@ -167,7 +169,9 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         name = escape_html(run.folder.path.name)
         # Open tables of many runs would bury what follows.
         shown = " open" if len(runs) == 1 else ""
-        parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{make_table(head, rows)}</div></details>")
+        parts.append(
+            f"<details{shown}><summary>{name}</summary><div class='wide'>{make_table(head, rows)}</div></details>"
+        )
     at_sites = {"precision_at_sites" in run.summary for run in runs if run.summary.get("clients")}
     note = " ".join(_AT_SITES if real else _SIMULATED for real in sorted(at_sites))
     if any("precision_alone" in client for run in runs for client in run.summary.get("clients", [])):

@@ -43,4 +43,5 @@ def pick_originals(dataset: "Dataset", rows: Sequence[int]) -> dict[int, Origina
 
 def _make_whole(point: Original) -> Original:
     r"""Write halves of characters, which no file can hold, as escapes such as \ud800."""
-    return Original(*(None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in point))
+    own, text = (None if part is None else part.encode(errors="backslashreplace").decode() for part in point)
+    return Original(own, text or "")

@@ -13,10 +13,12 @@ A rule says which of the ranked labels are proposed. With them:
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
+from fedmlh.display import count
 from fedmlh.errors import UserError
 from fedmlh.evaluation.calibration import Curve
 from fedmlh.evaluation.metrics import canonical, find_hits
@@ -25,6 +27,8 @@ from fedmlh.evaluation.metrics import canonical, find_hits
 DEPTH = 100
 #: Labels that are kept for each point even if they are not proposed, to be shown.
 SHOWN = 5
+#: Averages of F1 in words, with their names in summary.json.
+AVERAGES = {"micro F1": "micro_f1", "macro F1": "macro_f1", "F1 per document": "per_document_f1"}
 #: Labels whose confusions are counted at once.
 _LABELS_AT_ONCE = 4096
 
@@ -50,8 +54,9 @@ class Rule:
         return cls(top or min(k, DEPTH))
 
     def __str__(self) -> str:
-        first = f"the first {self.top}" if self.top > 1 else "the first"
-        return first if self.threshold is None else f"{first} with a probability of at least {self.threshold:g}"
+        if self.threshold is None:
+            return f"the first {count(self.top, 'label')}"
+        return f"labels with a probability of at least {self.threshold:g}, at most {self.top}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Proposals:
     @cached_property
     def found(self) -> csr_matrix:
         """The labels that are proposed and true.  # [n, p]"""
-        return self.chosen.multiply(self.true).tocsr()
+        return csr_matrix(self.chosen.multiply(self.true))
 
     @cached_property
     def point_f1(self) -> np.ndarray:
@@ -100,7 +105,7 @@ class Proposals:
 
     @cached_property
     def _differences(self) -> np.ndarray:
-        return _sum(self.chosen, 1) + _sum(self.true, 1) - 2 * _sum(self.found, 1)
+        return np.asarray(_sum(self.chosen, 1) + _sum(self.true, 1) - 2 * _sum(self.found, 1))
 
     def list_true(self, row: int) -> list[int]:
         """List the labels that a point has."""
@@ -115,15 +120,16 @@ class Proposals:
             zip(self.labels[some].tolist(), chances, scores.tolist(), self.proposed[some].tolist(), strict=True)
         )
 
-    def averages(self) -> dict[str, float]:
-        """Return the three F1 of all points."""
+    def summarize(self) -> dict[str, Any]:
+        """Return the rule, and the three averages of F1."""
         found, proposed, true = (_sum(matrix, 0) for matrix in (self.found, self.chosen, self.true))
         there = true > 0
         by_label = find_f1(found, proposed, true)[there]
         return {
-            "micro": float(find_f1(found.sum(), proposed.sum(), true.sum())),
-            "macro": float(by_label.mean()) if there.any() else 0.0,
-            "per_document": float(self.point_f1.mean()) if len(self.point_f1) else 0.0,
+            "rule": str(self.rule),
+            "micro_f1": float(find_f1(found.sum(), proposed.sum(), true.sum())),
+            "macro_f1": float(by_label.mean()) if there.any() else 0.0,
+            "per_document_f1": float(self.point_f1.mean()),
         }
 
     def count_confusions(self) -> tuple[np.ndarray, np.ndarray]:

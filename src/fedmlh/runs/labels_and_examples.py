@@ -1,7 +1,6 @@
 """What the page of a run shows of single labels and points of the test part: `labels_and_examples.json`.
 
-- rule: which labels are proposed, in words; f1: micro, macro and per document;
-- worst, best: the labels with the lowest and the highest F1, of those with enough test points;
+- worst, best: the labels with the lowest and the highest F1, of those with at least `least_points` test points;
 - examples: points from the worst to the best, evenly spread, with the labels that they have and those ranked first.
 
 Texts of examples stay in the run folder and on its page; the model folder has none.
@@ -37,8 +36,6 @@ def describe_test(tested: Examined, dataset: Dataset) -> dict[str, Any]:
 
     worst, best = labels.pick(_MOST_LABELS)
     return {
-        "rule": str(tested.proposals.rule),
-        "f1": tested.proposals.averages(),
         "least_points": LEAST_POINTS,
         "worst": [describe(label) for label in worst],
         "best": [describe(label) for label in best],
@@ -77,13 +74,13 @@ def check_description(content: Any) -> dict[str, Any]:
     """Return what a file holds; raise KeyError, TypeError or ValueError if a page cannot show it."""
     labels = [*content["worst"], *content["best"]]
     ranked = [label for example in content["examples"] for label in example["labels"]]
-    texts = [content["rule"], *(label["name"] for label in (*labels, *ranked))]
+    texts = [label["name"] for label in (*labels, *ranked)]
     texts += [name for example in content["examples"] for name in example["true"]]
     texts += [example[part] for example in content["examples"] for part in ("id", "text") if example[part] is not None]
     texts += [label["confused_with"] for label in labels if label["confused_with"] is not None]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a name that is not text")
-    numbers = [content["least_points"], *(content["f1"][name] for name in ("micro", "macro", "per_document"))]
+    numbers = [content["least_points"]]
     numbers += [label[figure] for label in labels for figure in (*_FIGURES, "confused_times")]
     numbers += [example[name] for example in content["examples"] for name in ("point", "more_true")]
     numbers += [label["score"] for label in ranked]

@@ -225,6 +225,7 @@ class Closing:
             "rounds": len(history),
             **test.values,
             **test.by_label,
+            "proposals": test.proposals.summarize(),
             **({"validation": record["validation"]} if "validation" in record else {}),
             "bytes_up": sum(up),
             "bytes_down": sum(down),
