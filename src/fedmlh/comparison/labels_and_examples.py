@@ -1,6 +1,6 @@
 """The part of a run's page about single labels and points: the worst and the best labels, and example predictions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmlh.comparison.markup import make_table
@@ -8,6 +8,7 @@ from fedmlh.comparison.settings import IDLE
 from fedmlh.comparison.terms import MEANINGS
 from fedmlh.display import escape_html
 from fedmlh.evaluation.proposals import AVERAGES
+from fedmlh.runs.folder import FinishedRun
 
 _HEAD = (
     "label",
@@ -22,7 +23,15 @@ _HEAD = (
 )
 
 
-def show_labels(content: Mapping[str, Any], proposals: Mapping[str, Any]) -> str:
+def show_labels_and_examples(runs: Sequence[FinishedRun]) -> str:
+    """Return the part for the page of one run; a page of several runs has none, nor that of an older run."""
+    if len(runs) > 1 or "proposals" not in runs[0].summary:
+        return ""
+    content = runs[0].folder.read_examples()
+    return "" if content is None else _show_labels(content, runs[0].summary["proposals"]) + _show_examples(content)
+
+
+def _show_labels(content: Mapping[str, Any], proposals: Mapping[str, Any]) -> str:
     """Return the worst and the best labels of a run, with the averages of F1 over all."""
     f1 = ", ".join(f"{name} <b>{100 * proposals[key]:.1f} %</b>" for name, key in AVERAGES.items())
     rule = escape_html(proposals["rule"])
@@ -52,7 +61,7 @@ def _make_row(label: Mapping[str, Any]) -> tuple[str, ...]:
     return label["name"], *counts, *shares, f"{label['average_rank']:.1f}", partner
 
 
-def show_examples(content: Mapping[str, Any]) -> str:
+def _show_examples(content: Mapping[str, Any]) -> str:
     """Return example predictions of a run."""
     examples = content["examples"]
     if not examples:

@@ -8,7 +8,7 @@ from string import Template
 
 from fedmlh.comparison.comparison import Comparison, show_difference
 from fedmlh.comparison.differences import RESAMPLES
-from fedmlh.comparison.labels_and_examples import show_examples, show_labels
+from fedmlh.comparison.labels_and_examples import show_labels_and_examples
 from fedmlh.comparison.markup import make_table
 from fedmlh.comparison.plots import MOST_SHADED, draw_curves
 from fedmlh.comparison.settings import IDLE
@@ -96,7 +96,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
         differences=_show_differences(comparison),
         curves_note=f"Mean over seeds{shaded}." if several else "",
         curves=curves,
-        labels=_show_labels_and_examples(runs),
+        labels=show_labels_and_examples(runs),
         clients=_clients(runs),
         settings_note=f"The settings of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
         settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
@@ -127,14 +127,6 @@ def _show_differences(comparison: Comparison) -> str:
     about = _DIFFERENCES.format(first=escape_html(comparison.names[0]), resamples=RESAMPLES) if parts else ""
     notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in comparison.notes)
     return f'<h2>Differences</h2><p class="note">{about}</p>{"".join(parts)}{notes}'
-
-
-def _show_labels_and_examples(runs: Sequence[FinishedRun]) -> str:
-    """Return the section on single labels and points; a page of several runs has none, nor that of an older run."""
-    if len(runs) > 1 or "proposals" not in runs[0].summary:
-        return ""
-    content = runs[0].folder.read_examples()
-    return "" if content is None else show_labels(content, runs[0].summary["proposals"]) + show_examples(content)
 
 
 def _clients(runs: Sequence[FinishedRun]) -> str:

@@ -30,7 +30,7 @@ def pick_originals(dataset: "Dataset", rows: Sequence[int]) -> dict[int, Origina
         return {}
     wanted = set(map(int, rows))
     try:
-        found = {row: _make_whole(point) for row, point in enumerate(dataset.originals()) if row in wanted}
+        found = {row: point for row, point in enumerate(dataset.originals()) if row in wanted}
     except (OSError, UserError):
         return {}
     within = [row for row in found if row < len(dataset.test)]
@@ -38,7 +38,8 @@ def pick_originals(dataset: "Dataset", rows: Sequence[int]) -> dict[int, Origina
         return {}
     # Other texts become other features.
     differ = dataset.text.transform([found[row].text for row in within]) != dataset.test.X[within]
-    return {row: found[row] for row, count in zip(within, np.diff(differ.tocsr().indptr), strict=True) if not count}
+    counts = np.diff(differ.tocsr().indptr)
+    return {row: _make_whole(found[row]) for row, count in zip(within, counts, strict=True) if not count}
 
 
 def _make_whole(point: Original) -> Original:
