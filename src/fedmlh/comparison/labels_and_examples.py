@@ -55,7 +55,7 @@ def _show_labels(content: Mapping[str, Any], proposals: Mapping[str, Any]) -> st
 def _make_row(label: Mapping[str, Any]) -> tuple[str, ...]:
     partner = IDLE
     if label["confused_with"] is not None:
-        partner = f"{label['confused_with']} ({label['confused_times']:,} ×)"
+        partner = f"{label['confused_with']} ({label['confused_times']:,}\u00a0×)"
     counts = (f"{label[name]:,}" for name in ("training_points", "test_points", "proposed"))
     shares = (f"{100 * label[name]:.0f} %" for name in ("precision", "recall", "f1"))
     return label["name"], *counts, *shares, f"{label['average_rank']:.1f}", partner
@@ -85,4 +85,4 @@ def _show_example(example: Mapping[str, Any]) -> str:
         mark = "✓" if label["true"] else ""
         items.append(f"<tr{kind}><td>{score}</td><td>{mark}</td><td>{escape_html(label['name'])}</td></tr>")
     ranked = f'<table class="ranked">{"".join(items)}</table>'
-    return f'<div class="example"><h3>{escape_html(title)}</h3>{text}<p><b>Has:</b> {true}</p>{ranked}</div>'
+    return f'<div class="example"><h3>{escape_html(title)}</h3>{text}<p><b>Its labels:</b> {true}</p>{ranked}</div>'

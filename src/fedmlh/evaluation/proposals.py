@@ -101,7 +101,7 @@ class Proposals:
     def list_misses(self) -> np.ndarray:
         """List the points whose proposed labels are not those they have, the worst first."""
         points = self.list_points()
-        return points[self._differences[points] > 0]
+        return np.asarray(points[self._differences[points] > 0])
 
     @cached_property
     def _differences(self) -> np.ndarray:
