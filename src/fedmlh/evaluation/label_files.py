@@ -43,7 +43,7 @@ def format_misses(
     """
     known = {"id": any(point.id is not None for point in originals.values()), "text": bool(originals)}
     about = [name for name, there in known.items() if there]
-    misses = [_describe(proposals, int(row), labels, originals.get(int(row)), about) for row in rows]
+    misses = (_describe(proposals, int(row), labels, originals.get(int(row)), about) for row in rows)
     if not as_csv:
         return "".join(json.dumps(miss, ensure_ascii=False) + "\n" for miss in misses)
     head = ("point", *about, "f1")
