@@ -27,10 +27,12 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
 th { max-width: 14rem; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
-.labels :is(th, td):last-child { text-align: left; white-space: normal; min-width: 12rem; } summary { margin: .6rem 0; cursor: pointer; }
+.labels :is(th, td):last-child { text-align: left; white-space: normal; min-width: 12rem; }
+summary { margin: .6rem 0; cursor: pointer; }
 .example { margin: 1rem 0; border-left: 3px solid #ddd; padding-left: 1rem; } .example h3 { margin: 0; font-size: 1em; }
 .example blockquote { margin: .3rem 0; max-width: 48rem; overflow-wrap: anywhere; } .example p { margin: .3rem 0; }
-.ranked td:first-child { text-align: right; min-width: 4rem; } .ranked td:nth-child(2) { min-width: 1rem; } .idle { color: #767676; }
+.ranked td:first-child { text-align: right; min-width: 4rem; } .ranked td:nth-child(2) { min-width: 1rem; }
+.idle { color: #767676; }
 .ranked td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .curves svg { width: 100%; min-width: 44rem; height: auto; }
 pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; max-width: 48rem; }
