@@ -135,6 +135,9 @@ def test_a_run_seals_its_curve_in_the_model_folder_and_predictions_have_probabil
     assert curve is not None
     assert sum(curve.counts) == curve.points * min(BEST, data.num_labels)
     assert 0 <= ended.summary["calibration"]["error"] <= 1
+    proposals = Model.load(ended.folder).examine(data).proposals
+    assert ended.summary["proposals"] == proposals.summarize()
+    assert "probability" in proposals.summarize()["rule"]
     for predicted in Model.load(ended.folder).predict(data.test.X[:20], 6):
         chances = [label["probability"] for label in predicted]
         assert all(0 < chance <= 1 for chance in chances)

@@ -45,7 +45,8 @@ def test_a_run_leaves_the_promised_folder(tmp_path: Path) -> None:
     assert 0 < summary["bytes_up"] - 3 * sampled * size < 3 * sampled * 500
     assert 0 < summary["bytes_down"] - 2 * sampled * size < 3 * sampled * 500
     assert summary["paper_volume_bytes"] == summary["best_round"] * sampled * size
-    assert (tmp_path / "run/report.html").read_text().count("<svg") == 1
+    page = (tmp_path / "run/report.html").read_text()
+    assert page.count("<svg") == page.count("<h2>Labels</h2>") == page.count("<h2>Examples</h2>") == 1
 
 
 def test_the_written_config_runs_again_to_the_same_bits(tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_compare_pairs_the_algorithms(tmp_path: Path, capsys: pytest.CaptureFixt
         assert [r["clients"] for r in records[0]] == [r["clients"] for r in records[1]]
     page = (tmp_path / "c/report.html").read_text()
     assert "<svg" in page
+    assert "<h2>Labels</h2>" not in page  # each run has its own
     assert "paper&#x27;s @5" not in page + shown
 
 

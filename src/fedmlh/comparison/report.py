@@ -8,6 +8,8 @@ from string import Template
 
 from fedmlh.comparison.comparison import Comparison, show_difference
 from fedmlh.comparison.differences import RESAMPLES
+from fedmlh.comparison.labels_and_examples import show_labels_and_examples
+from fedmlh.comparison.markup import make_table
 from fedmlh.comparison.plots import MOST_SHADED, draw_curves
 from fedmlh.comparison.settings import IDLE
 from fedmlh.display import escape_html
@@ -25,6 +27,13 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
 th { max-width: 14rem; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
+.labels :is(th, td):last-child { text-align: left; white-space: normal; min-width: 12rem; }
+summary { margin: .6rem 0; cursor: pointer; }
+.example { margin: 1rem 0; border-left: 3px solid #ddd; padding-left: 1rem; } .example h3 { margin: 0; font-size: 1em; }
+.example blockquote { margin: .3rem 0; max-width: 48rem; overflow-wrap: anywhere; } .example p { margin: .3rem 0; }
+.ranked td:first-child { text-align: right; min-width: 4rem; } .ranked td:nth-child(2) { min-width: 1rem; }
+.idle { color: #767676; }
+.ranked td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .curves svg { width: 100%; min-width: 44rem; height: auto; }
 pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .note { color: #555; max-width: 48rem; }
 .term { color: #555; font-size: 14px; line-height: 1.35; margin: .3rem 0 0; max-width: 48rem; }
@@ -37,6 +46,7 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 13px; } .
 $differing
 $differences
 <h2>Curves</h2><p class="note">$curves_note</p><div class="wide curves">$curves</div>
+$labels
 $clients
 <h2>Settings</h2><p class="note">$settings_note</p>
 <pre>$settings</pre>
@@ -80,7 +90,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
     page = _PAGE.substitute(
         title=escape_html(f"fedmlh: {', '.join(dict.fromkeys(run.config.name for run in runs))}"),
         selection=" ".join(notes),
-        table=_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
+        table=make_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.figures]),
         terms="".join(
             f'<p class="term"><b>{escape_html(term)}</b>: {meaning}</p>' for term, meaning in comparison.terms
         ),
@@ -88,6 +98,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
         differences=_show_differences(comparison),
         curves_note=f"Mean over seeds{shaded}." if several else "",
         curves=curves,
+        labels=show_labels_and_examples(runs),
         clients=_clients(runs),
         settings_note=f"The settings of {escape_html(comparison.names[0])}, seed {runs[0].config.seed}.",
         settings="\n".join(map(escape_html, runs[0].config.to_toml().split("\n"))),
@@ -102,7 +113,7 @@ def write_page(comparison: Comparison, target: Path, beside: str = "") -> list[P
 def _show_differing(comparison: Comparison) -> str:
     if not comparison.settings:
         return ""
-    table = _table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.settings])
+    table = make_table(("", *comparison.names), [(row.name, *row.cells) for row in comparison.settings])
     note = "Settings in which the methods differ; – means that a setting has no effect."
     return f'<h2>What differs</h2><p class="note">{note}</p><div class="wide">{table}</div>'
 
@@ -112,19 +123,12 @@ def _show_differences(comparison: Comparison) -> str:
     for method, group in groupby(comparison.differences, lambda difference: difference.method):
         rows = [show_difference(difference) for difference in group]
         head = (method, "difference", "95 % over seeds", "95 % over test points")
-        parts.append(f'<div class="wide">{_table(head, rows)}</div><br>')
+        parts.append(f'<div class="wide">{make_table(head, rows)}</div><br>')
     if len(comparison.methods) < 2:
         return ""
     about = _DIFFERENCES.format(first=escape_html(comparison.names[0]), resamples=RESAMPLES) if parts else ""
     notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in comparison.notes)
     return f'<h2>Differences</h2><p class="note">{about}</p>{"".join(parts)}{notes}'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape_html(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
 
 
 def _clients(runs: Sequence[FinishedRun]) -> str:
@@ -159,7 +163,9 @@ def _clients(runs: Sequence[FinishedRun]) -> str:
         name = escape_html(run.folder.path.name)
         # Open tables of many runs would bury what follows.
         shown = " open" if len(runs) == 1 else ""
-        parts.append(f"<details{shown}><summary>{name}</summary><div class='wide'>{_table(head, rows)}</div></details>")
+        parts.append(
+            f"<details{shown}><summary>{name}</summary><div class='wide'>{make_table(head, rows)}</div></details>"
+        )
     at_sites = {"precision_at_sites" in run.summary for run in runs if run.summary.get("clients")}
     note = " ".join(_AT_SITES if real else _SIMULATED for real in sorted(at_sites))
     if any("precision_alone" in client for run in runs for client in run.summary.get("clients", [])):

@@ -1,13 +1,14 @@
 """The one form that data has inside the product, whatever files it came from."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmlh.data.originals import Original
 from fedmlh.data.text import DEFAULT_DIM, TextFeatures
 from fedmlh.display import count
 from fedmlh.errors import UserError
@@ -80,6 +81,8 @@ class Dataset:
     site_names: tuple[str, ...] = ()
     #: Number of the first feature in svmlight files (0 or 1); None for other data.
     first_feature: int | None = None
+    #: Gives the test points as texts, in their order; None if they were none or nobody can read them again.
+    originals: Callable[[], Iterable[Original]] | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("training", self.train), ("test", self.test)):

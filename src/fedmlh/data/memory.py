@@ -1,7 +1,8 @@
 """Data in memory: texts, arrays and labels, in the forms that users have, become a Dataset."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.sparse import csr_matrix, issparse
 from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.data.limits import MAX_FEATURES, MAX_LABELS
 from fedmlh.data.matrix import build_indptr, build_labels
+from fedmlh.data.originals import Original
 from fedmlh.data.text import KINDS, TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.randomness import generator
@@ -46,9 +48,14 @@ def from_texts(
     if text_features == "tfidf":
         fitted = TextFeatures.fit_tfidf(own if rows is None else [own[row] for row in rows.train])
     parts = [fitted.transform(own)]
-    if other is not None:
-        parts.append(fitted.transform(check_texts(other[0], "the texts of test")))
-    return _assemble(parts, labels, sites, rows, other, name, fitted)
+    if other is None:
+        assert rows is not None
+        asked = [own[row] for row in rows.test]
+    else:
+        asked = check_texts(other[0], "the texts of test")
+        parts.append(fitted.transform(asked))
+    dataset = _assemble(parts, labels, sites, rows, other, name, fitted)
+    return replace(dataset, originals=partial(map, partial(Original, None), asked))
 
 
 def from_arrays(X: Any, Y: Any, sites: Any, test: Any, seed: int, name: str) -> Dataset:

@@ -11,10 +11,12 @@ from scipy.sparse import csr_matrix
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
 from fedmlh.evaluation.calibration import BEST, Curve, calibrate
+from fedmlh.evaluation.label_figures import LabelFigures
 from fedmlh.evaluation.label_recall import LabelRecall, list_bands
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities
 from fedmlh.evaluation.own import Measures, OwnSums
 from fedmlh.evaluation.point_hits import PointHits
+from fedmlh.evaluation.proposals import DEPTH, Gatherer, Proposals, Rule
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.ranking import Ranker
@@ -41,6 +43,8 @@ class Examined:
     values: Values  # every metric that sites can measure as well
     by_label: Values  # recall per label, averaged over all labels and over bins
     points: PointHits
+    proposals: Proposals
+    labels: LabelFigures
 
 
 @dataclass(frozen=True)
@@ -119,16 +123,26 @@ class Evaluator:
             metrics.add(labels, points.Y[rows])
         return metrics
 
-    def examine(self, model: Any, points: HashedSplit) -> Examined:
-        """Return every metric of a model, recall by label and hits by point; each point is ranked once."""
+    def examine(
+        self, model: Any, points: HashedSplit, curve: Curve | None = None, rule: Rule | None = None
+    ) -> Examined:
+        """Return every metric of a model, and how it does label by label and point by point.
+
+        Each point is ranked once. `curve` turns scores into probabilities, `rule` says which labels are proposed.
+        """
+        most, num_labels = max(self.ks), len(self.counts)
         metrics, recall, ranked = self.metrics(), LabelRecall(self.ks, self.counts), []
-        for rows, labels, _ in self.ranker.rank(model, points.features, max(self.ks), points.excluded):
-            Y = points.Y[rows]
-            metrics.add(labels, Y)
-            recall.add(labels, Y)
-            ranked.append(labels)
+        proposals = Gatherer(rule or Rule.of(curve, most), curve, num_labels)
+        depth = max(most, min(DEPTH, num_labels))
+        for rows, labels, scores in self.ranker.rank(model, points.features, depth, points.excluded):
+            Y, first = points.Y[rows], labels[:, :most].copy()
+            metrics.add(first, Y)
+            recall.add(first, Y)
+            ranked.append(first)
+            proposals.add(labels, scores, Y)
         hits = PointHits.of(ranked, points.Y, self.ks, self.inverse_propensity)
-        return Examined(metrics.values(), recall.values(), hits)
+        found = proposals.proposals()
+        return Examined(metrics.values(), recall.values(), hits, found, LabelFigures.of(found, self.counts))
 
     def evaluate_parts(self, model: Any, points: HashedSplit, parts: Mapping[int, np.ndarray]) -> dict[int, Values]:
         """Return every metric for several parts of the points, given by their rows; each point is ranked once."""

@@ -13,12 +13,14 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
+from fedmlh.runs.labels_and_examples import check_description
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.sizing import OPEN, list_open
 from fedmlh.storage import FORMAT_VERSION, write_atomically
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes, read_text
 
 POINTS = "test_points.safetensors"
+EXAMPLES = "labels_and_examples.json"
 #: What to do if a folder cannot be used, from Python or on the command line.
 _ELSEWHERE = "choose another folder (out, --out)"
 #: Settings that a resumed run may change without becoming another run, as their sections say.
@@ -122,6 +124,17 @@ class RunFolder:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.path / POINTS} is damaged ({type(error).__name__}: {error})") from None
+
+    def write_examples(self, content: dict[str, Any]) -> None:
+        """Write what the page of the run shows of single labels and points."""
+        text = json.dumps({"format_version": FORMAT_VERSION, **content}, indent=1)
+        write_atomically(self.path / EXAMPLES, (text + "\n").encode())
+
+    def read_examples(self) -> dict[str, Any] | None:
+        """Return what the page of the run shows of single labels and points; None in folders of older versions."""
+        if not os.path.lexists(self.path / EXAMPLES):
+            return None
+        return dict(self._read(EXAMPLES, lambda text: check_description(parse_json(text))))
 
     def read(self) -> FinishedRun:
         """Return all that a report needs, or raise UserError if the run has not finished."""

@@ -20,6 +20,7 @@ from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import GivenUp, Server
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.labels_and_examples import describe_test
 from fedmlh.runs.model_folder import save_bundle
 from fedmlh.runs.remarks import describe_data, describe_resumed, describe_settings
 from fedmlh.runs.summary import summarize
@@ -128,11 +129,12 @@ def conduct(
             f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
             f"how much; the setting clip turns this off"
         )
-    tested = judge.evaluator.examine(progress.best_model, test)
     curve, figures = judge.calibrate(task.config, progress.best_model)
+    tested = judge.evaluator.examine(progress.best_model, test, curve)
     summary = summarize(task, progress, tested) | figures | more(progress)
     save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset, curve=curve)
     folder.write_points(tested.points)
+    folder.write_examples(describe_test(tested, dataset))
     folder.write_summary(summary)
     return Run(summary, folder.path)
 

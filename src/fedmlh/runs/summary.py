@@ -7,6 +7,7 @@ from typing import Any
 
 from fedmlh.evaluation.costs import paper_volume_bytes, peak_memory_bytes
 from fedmlh.evaluation.evaluate import Examined
+from fedmlh.evaluation.proposals import AVERAGES
 from fedmlh.federated.task import Task
 from fedmlh.runs.checkpoint import Progress
 
@@ -26,6 +27,7 @@ def summarize(task: Task, progress: Progress, test: Examined) -> dict[str, Any]:
         "rounds": progress.server.round,
         **test.values,
         **test.by_label,
+        "proposals": test.proposals.summarize(),
         **({"validation": judged(history[best - 1])} if config.selection == "validation" else {}),
         "bytes_up": sum(record["bytes_up"] for record in history),
         "bytes_down": sum(record["bytes_down"] for record in history),
@@ -55,6 +57,10 @@ def checked_summary(summary: dict[str, Any]) -> dict[str, Any]:
     values = [summary[name] for name in _NUMBERS] + [summary[metric][k] for metric in SHOWN_METRICS for k in ks]
     # Folders of older versions do not have these.
     values += [value for metric in BY_LABEL for value in summary.get(metric, {}).values()]
+    if "proposals" in summary:
+        values += [summary["proposals"][name] for name in AVERAGES.values()]
+        if not isinstance(summary["proposals"]["rule"], str):
+            raise TypeError("a rule that is not text")
     for client in summary.get("clients", []):
         values += [client["client"], client["examples"], client["held_out"]]
         values += [client[part][k] for part in ("precision", "precision_alone") if part in client for k in ks]

@@ -20,7 +20,7 @@ from fedmlh.serving.why import Reasons, find_reasons, leave_features_out, leave_
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-    from fedmlh.evaluation.evaluate import Values
+    from fedmlh.evaluation.evaluate import Examined, Values
 
     #: Texts, or rows of features: dense, or any sparse matrix of scipy's.
     Points: TypeAlias = Sequence[str] | np.ndarray | csr_matrix | Rows
@@ -163,7 +163,18 @@ class Model:
 
     def evaluate(self, dataset: Dataset, device: str = "cpu") -> "Values":
         """Return every metric on the test part of a data set that has the model's features and labels."""
+        examined = self.examine(dataset, device=device)
+        return {**examined.values, **examined.by_label}
+
+    def examine(
+        self, dataset: Dataset, *, threshold: float | None = None, top: int | None = None, device: str = "cpu"
+    ) -> "Examined":
+        """Return all metrics on the test part of a data set, with figures of each label and what each point got.
+
+        Labels are proposed if they are at least that probable, at most `top` per point; see evaluation/proposals.py.
+        """
         from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
+        from fedmlh.evaluation.proposals import Rule
         from fedmlh.runs.model_tools import make_tools
 
         bundle = self.bundle
@@ -180,8 +191,8 @@ class Model:
             )
         features, ranker, model = make_tools(bundle, device)
         evaluator = Evaluator(bundle.task.config, LabelCounts.of(dataset.train), features, ranker)
-        examined = evaluator.examine(model, evaluator.prepare(dataset.test))
-        return {**examined.values, **examined.by_label}
+        rule = Rule.of(bundle.curve, max(evaluator.ks), threshold, top)
+        return evaluator.examine(model, evaluator.prepare(dataset.test), bundle.curve, rule)
 
     def _find_known(self, rows: Rows) -> np.ndarray:
         """Say for each point whether the model sees anything of it.  # [n]"""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.readers import cache
 from fedmlh.data.readers.door import check_folder
 from fedmlh.data.readers.files import FEATURE_ENDS, open_bytes, readable
+from fedmlh.data.readers.jsonl import read_originals
 from fedmlh.data.readers.layout import Layout, Reader, recognise
 from fedmlh.data.readers.npz import read_features
 from fedmlh.data.readers.raw import RawFolder, RawPart, merge_sites
@@ -44,7 +46,12 @@ def load(
     if training_only:
         layout, settings["part"] = _leave_out_test(layout), "training"
     dataset = _load(layout, settings, text_features, text_dim, hashing)
-    return replace(dataset, test=dataset.train.take(np.zeros(1, np.int64))) if training_only else dataset
+    if training_only:
+        return replace(dataset, test=dataset.train.take(np.zeros(1, np.int64)))
+    if layout.kinds == {"text"}:
+        tests = [part.test[0] for part in layout.sites or (layout,)]
+        dataset = replace(dataset, originals=partial(read_originals, tests))
+    return dataset
 
 
 def _load(

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from fedmlh.data.dataset import Labels
 from fedmlh.data.limits import check_labels
 from fedmlh.data.matrix import build_labels, count_merged
+from fedmlh.data.originals import Original
 from fedmlh.data.readers.json_lines import Record, read_records, take_key, take_list, take_string, take_text
 from fedmlh.data.readers.label_files import read_filter, read_labels
 from fedmlh.data.readers.label_lines import strip_brackets
@@ -22,6 +23,15 @@ from fedmlh.parts import register
 LF_LABELS = "lbl.json.gz"
 #: Yields the labels of a record as numbers, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
+
+
+def read_originals(paths: Sequence[Path]) -> Iterator[Original]:
+    """Yield the texts of files, one after another, with the ids of records that have one."""
+    for path in paths:
+        for lineno, record in read_records(path):
+            own = record.get("id", record.get("uid"))
+            is_id = isinstance(own, str | int) and not isinstance(own, bool)
+            yield Original(str(own) if is_id else None, take_text(path, lineno, record))
 
 
 def find_text(folder: Path, names: list[str]) -> Parts | None:

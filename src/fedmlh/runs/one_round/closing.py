@@ -29,6 +29,7 @@ from fedmlh.oneround.solve import Solver, block_columns
 from fedmlh.oneround.sums import Sums
 from fedmlh.oneround.terms import Terms
 from fedmlh.runs.folder import RunFolder
+from fedmlh.runs.labels_and_examples import describe_test
 from fedmlh.runs.model_folder import save_bundle
 from fedmlh.runs.one_round.correction import Correction
 from fedmlh.runs.rounds import Tell
@@ -187,7 +188,7 @@ class Closing:
             if correction.weight:
                 model, evaluator, networks = correction.add_to(solved.model), correction.evaluator, correction.networks
                 best = 1 + correction.progress.best_round
-        test = evaluator.examine(model, evaluator.prepare(self.dataset.test))
+        test = evaluator.examine(model, evaluator.prepare(self.dataset.test), curve)
         record["seconds_evaluation"] = time.perf_counter() - began
         # Without points that judged it, a model is judged by the test part, which selects nothing.
         if "validation" not in record:
@@ -202,6 +203,7 @@ class Closing:
         save_bundle(folder.model, chosen, self.seeds, solved.model, self.dataset, self.terms, networks, curve)
         folder.write_metrics(history)
         folder.write_points(test.points)
+        folder.write_examples(describe_test(test, self.dataset))
         summary = self.summarize(history, best, test, model, choice) | more
         folder.write_summary(summary)
         return summary
@@ -223,6 +225,7 @@ class Closing:
             "rounds": len(history),
             **test.values,
             **test.by_label,
+            "proposals": test.proposals.summarize(),
             **({"validation": record["validation"]} if "validation" in record else {}),
             "bytes_up": sum(up),
             "bytes_down": sum(down),
