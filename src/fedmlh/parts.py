@@ -65,7 +65,7 @@ _FIGURES = frozenset(
     "num_parameters model_bytes peak_memory_bytes rounds best_round best_round_alone precision_alone "
     "precision_at_sites recall_macro recall_by_count bytes_up bytes_down bytes_up_to_best bytes_down_to_best "
     "paper_volume_bytes evaluation_bytes_up evaluation_bytes_down seconds_per_round seconds_evaluation_per_round "
-    "slots ridge ridge_from count_power kept delivered correction".split()
+    "slots ridge ridge_from count_power kept delivered correction calibration".split()
 )
 _Part = TypeVar("_Part")
 
