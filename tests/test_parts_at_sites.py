@@ -32,11 +32,12 @@ from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.enrolment import Enrolment
 from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.evaluation import answer_question, compare_sites
+from fedmlh.sites.flower.grid import GridSites
 from fedmlh.sites.flower.loopback import create_loopback
 from fedmlh.sites.flower.processes import largest_reply
 from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.site import Site
-from sites_here import SitesHere
+from grid_here import GridHere, act_as_flower
 from tiny import TINY
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
@@ -288,8 +289,9 @@ class Lonely:
 
 @pytest.mark.parametrize("metrics", [("coverage",), ("coverage", "lonely")])
 def test_the_server_shows_each_site_and_all_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    act_as_flower(monkeypatch)
     (tmp_path / "lonely.py").write_text(LONELY)
     for file in (EXAMPLE, tmp_path / "lonely.py"):
         parts.load_parts(file)
@@ -300,7 +302,9 @@ def test_the_server_shows_each_site_and_all_of_them(
     nobody = LabelCounts(np.zeros(len(agreement.labels), np.int64), 1)
     evaluator = Evaluator.of_task(server.task, server.seeds, agreement.labels, nobody, CPU)
     judge = Judge(evaluator, "validation", evaluator.prepare(federation.server_points().dataset.train), "precision")
-    found, _ = compare_sites(federation, server, SitesHere(federation), judge, Progress(state, state.model, 1))
+    grid = GridHere(federation)
+    sites = GridSites(grid, grid.nodes, deadline=60, quorum=1)
+    found, _ = compare_sites(federation, server, sites, judge, Progress(state, state.model, 1))
     rows, said = found["clients"], capsys.readouterr().out
     assert len(rows) == 2
     assert all(set(row["coverage"]) == {"1", "3"} for row in rows)
