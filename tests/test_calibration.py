@@ -1,6 +1,7 @@
 """Scores become probabilities by one rising curve, which is as right as the held-out points can tell."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,7 @@ def test_of_few_points_all_are_fitted_on_and_none_judges() -> None:
 
 
 @pytest.mark.parametrize("training", ["rounds", "one-round"])
-def test_a_run_seals_its_curve_in_the_model_folder_and_predictions_have_probabilities(
+def test_a_run_seals_its_curve_in_the_model_folder_which_changes_neither_order_nor_scores(
     tmp_path: Path, training: str
 ) -> None:
     config = TINY.replace(rounds=2, validation_fraction=0.5)
@@ -135,7 +136,10 @@ def test_a_run_seals_its_curve_in_the_model_folder_and_predictions_have_probabil
     assert curve is not None
     assert sum(curve.counts) == curve.points * min(BEST, data.num_labels)
     assert 0 <= ended.summary["calibration"]["error"] <= 1
-    for predicted in Model.load(ended.folder).predict(data.test.X[:20], 6):
+    with_curve = Model.load(ended.folder).predict(data.test.X[:20], 6)
+    without = Model(replace(load_bundle(ended.folder / "model"), curve=None)).predict(data.test.X[:20], 6)
+    assert [[{**label, "probability": None} for label in point] for point in with_curve] == without
+    for predicted in with_curve:
         chances = [label["probability"] for label in predicted]
         assert all(0 < chance <= 1 for chance in chances)
         assert chances == sorted(chances, reverse=True)
