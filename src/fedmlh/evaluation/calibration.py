@@ -40,9 +40,10 @@ class Scale:
     @classmethod
     def fit(cls, form: str, scores: np.ndarray) -> "Scale":
         """Return bins: half of them separate all scores of these points, the others those of their best labels."""
-        scores = _spread(form, scores)
-        shares = np.linspace(0, 1, NUM_BINS // 2)
-        edges = np.unique(np.concatenate([np.quantile(scores, shares), np.quantile(scores[:, :JUDGED], shares)]))
+        spread_scores, shares = _spread(form, scores), np.linspace(0, 1, NUM_BINS // 2)
+        # A point with few labels left has -inf in place of the others.
+        parts = (part[np.isfinite(part)] for part in (spread_scores, spread_scores[:, :JUDGED]))
+        edges = np.unique(np.concatenate([np.quantile(part, shares) for part in parts]))
         low, high = edges[0], max(edges[-1], edges[0] + 1e-6 * max(1, abs(edges[0])))
         # Where scores are equal there are fewer edges: the others are spread evenly, the closer the more are missing.
         spread = NUM_BINS + 3 - len(edges)

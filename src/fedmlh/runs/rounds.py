@@ -94,8 +94,10 @@ class Judge:
             return None, {}
         return self.evaluator.calibrate(config.decoding, model, self.points, self.fits)
 
-    def choose_bins(self, config: Config, model: Tensor) -> Bins:
+    def choose_bins(self, config: Config, model: Tensor) -> Bins | None:
         """Return the bins by which sites count the model's scores: those of the scores of the judge's own points."""
+        if not len(self.points):
+            return None
         _, scores = self.evaluator.rank_best(model, self.points)
         return Bins(Scale.fit(find_form(config.decoding), scores), self.points.Y.shape[1])
 
