@@ -1,11 +1,12 @@
 """Scores become probabilities by one rising curve, which is as right as the held-out points can tell."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.isotonic import IsotonicRegression
@@ -56,6 +57,7 @@ counted = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(counted, st.floats(-20, 20), st.floats(0.01, 20))
 def test_a_higher_score_has_a_higher_probability_above_0_and_at_most_1(
     numbers: list[tuple[int, int]], low: float, width: float
@@ -95,6 +97,7 @@ def test_the_error_is_the_mean_gap_between_probability_and_share() -> None:
     assert find_error(chances, np.concatenate([np.arange(150) % 5 == 0, np.arange(150) % 5 > 0])) < 0.01
 
 
+@settings(deadline=None)
 @given(st.sampled_from([0.0, 1.0, -3.5]), st.integers(1, 5))
 def test_scores_that_are_all_alike_have_bins_too(score: float, columns: int) -> None:
     scale = Scale.fit("plain", np.full((10, columns), score))
@@ -102,6 +105,7 @@ def test_scores_that_are_all_alike_have_bins_too(score: float, columns: int) -> 
     assert (np.diff(scale.edges) > 0).all()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([-1e12, -3.0, 0.0, 0.1, 0.25, 0.5, 1.0, 7.5, 1e12]), min_size=1, max_size=6),
     st.integers(1, 8),
@@ -111,6 +115,15 @@ def test_bins_are_as_many_and_rise_whatever_scores_are_equal(few: list[float], c
     edges = np.array(Scale.fit("plain", scores).edges)
     assert len(edges) == NUM_BINS + 1
     assert (np.diff(edges) > 0).all()
+
+
+def test_points_with_few_labels_left_have_bins_of_the_scores_that_they_have() -> None:
+    labels, scores, Y = draw(5, 60)
+    short = np.where(np.arange(P) < 20, scores, -np.inf), np.where(np.arange(P) < 20, labels, -1)
+    curve, _ = calibrate("plain", short[1], short[0], Y, {})
+    assert curve is not None
+    assert Curve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+    assert sum(curve.counts) == 60 * 20
 
 
 def test_of_few_points_all_are_fitted_on_and_none_judges() -> None:
@@ -123,7 +136,7 @@ def test_of_few_points_all_are_fitted_on_and_none_judges() -> None:
 
 
 @pytest.mark.parametrize("training", ["rounds", "one-round"])
-def test_a_run_seals_its_curve_in_the_model_folder_and_predictions_have_probabilities(
+def test_a_run_seals_its_curve_in_the_model_folder_which_changes_neither_order_nor_scores(
     tmp_path: Path, training: str
 ) -> None:
     config = TINY.replace(rounds=2, validation_fraction=0.5)
@@ -138,7 +151,10 @@ def test_a_run_seals_its_curve_in_the_model_folder_and_predictions_have_probabil
     proposals = Model.load(ended.folder).examine(data).proposals
     assert ended.summary["proposals"] == proposals.summarize()
     assert "probability" in proposals.summarize()["rule"]
-    for predicted in Model.load(ended.folder).predict(data.test.X[:20], 6):
+    with_curve = Model.load(ended.folder).predict(data.test.X[:20], 6)
+    without = Model(replace(load_bundle(ended.folder / "model"), curve=None)).predict(data.test.X[:20], 6)
+    assert [[{**label, "probability": None} for label in point] for point in with_curve] == without
+    for predicted in with_curve:
         chances = [label["probability"] for label in predicted]
         assert all(0 < chance <= 1 for chance in chances)
         assert chances == sorted(chances, reverse=True)

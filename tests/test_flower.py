@@ -15,7 +15,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.run import run
@@ -23,7 +22,6 @@ from fedmlh.errors import UserError
 from fedmlh.federated.messages import Reason, Rejected
 from fedmlh.runs.model_folder import load_bundle
 from fedmlh.sites.flower import client as client_app
-from fedmlh.sites.flower import grid as grid_module
 from fedmlh.sites.flower import supernode as supernode_module
 from fedmlh.sites.flower.bundle import make_bundle
 from fedmlh.sites.flower.control import Control
@@ -31,6 +29,7 @@ from fedmlh.sites.flower.envelope import unwrap, wrap, wrap_refusal
 from fedmlh.sites.flower.grid import GridSites
 from fedmlh.sites.flower.loopback import create_loopback, train_loopback
 from fedmlh.sites.flower.supernode import check_bundle
+from grid_here import act_as_flower
 from tiny import TINY
 
 NODES = {0: 100, 1: 101, 2: 102, 3: 103}
@@ -79,10 +78,7 @@ class FakeGrid:
 
 @pytest.fixture(autouse=True)
 def _as_in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set what Flower sets in its processes before it calls an app; and no long pauses."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(grid_module, "PAUSE", 0.01)
+    act_as_flower(monkeypatch)
 
 
 def ask(grid: FakeGrid, *, deadline: float = 60.0, quorum: int = 1) -> dict[int, bytes | Reason]:

@@ -27,14 +27,17 @@ from fedmlh.evaluation.questions import Report, ask, largest_report, read_report
 from fedmlh.federated.messages import QuestionHeader, Reason, Rejected, unpack
 from fedmlh.federated.server import Server
 from fedmlh.runs.checkpoint import Progress
+from fedmlh.runs.rounds import Judge
 from fedmlh.sites.agreement import Agreement
 from fedmlh.sites.enrolment import Enrolment
 from fedmlh.sites.federation import Federation
 from fedmlh.sites.flower.evaluation import answer_question, compare_sites
+from fedmlh.sites.flower.grid import GridSites
 from fedmlh.sites.flower.loopback import create_loopback
 from fedmlh.sites.flower.processes import largest_reply
 from fedmlh.sites.installed import keep_parts
 from fedmlh.sites.site import Site
+from grid_here import GridHere, act_as_flower
 from tiny import TINY
 
 EXAMPLE = Path(__file__).parent / "examples" / "own_parts.py"
@@ -286,25 +289,22 @@ class Lonely:
 
 @pytest.mark.parametrize("metrics", [("coverage",), ("coverage", "lonely")])
 def test_the_server_shows_each_site_and_all_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    act_as_flower(monkeypatch)
     (tmp_path / "lonely.py").write_text(LONELY)
     for file in (EXAMPLE, tmp_path / "lonely.py"):
         parts.load_parts(file)
     config = TINY.replace(**SITES, **CHOSEN).replace(metrics=metrics)
     federation = create_loopback(config, open_dataset(config), tmp_path / "fed")
     server = Server(federation.agreement.task, {0: 9, 1: 9}, CPU)
-    state = server.begin()
-
-    class Sites:
-        nodes = {0: 0, 1: 1}  # noqa: RUF012
-
-        def ask(self, kind, asked, write, **limits):
-            return [
-                (number, answer_question(Site(federation.path / f"site-{number}"), write(number))) for number in asked
-            ]
-
-    found = compare_sites(federation, server, Sites(), Progress(state, state.model, 1))
+    state, agreement = server.begin(), federation.agreement
+    nobody = LabelCounts(np.zeros(len(agreement.labels), np.int64), 1)
+    evaluator = Evaluator.of_task(server.task, server.seeds, agreement.labels, nobody, CPU)
+    judge = Judge(evaluator, "validation", evaluator.prepare(federation.server_points().dataset.train), "precision")
+    grid = GridHere(federation)
+    sites = GridSites(grid, grid.nodes, deadline=60, quorum=1)
+    found, _ = compare_sites(federation, server, sites, judge, Progress(state, state.model, 1))
     rows, said = found["clients"], capsys.readouterr().out
     assert len(rows) == 2
     assert all(set(row["coverage"]) == {"1", "3"} for row in rows)

@@ -6,7 +6,7 @@ regression). It is fitted on one half of the points, and its error is measured o
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -40,9 +40,10 @@ class Scale:
     @classmethod
     def fit(cls, form: str, scores: np.ndarray) -> "Scale":
         """Return bins: half of them separate all scores of these points, the others those of their best labels."""
-        scores = _spread(form, scores)
-        shares = np.linspace(0, 1, NUM_BINS // 2)
-        edges = np.unique(np.concatenate([np.quantile(scores, shares), np.quantile(scores[:, :JUDGED], shares)]))
+        spread_scores, shares = _spread(form, scores), np.linspace(0, 1, NUM_BINS // 2)
+        # A point with few labels left has -inf in place of the others.
+        parts = (part[np.isfinite(part)] for part in (spread_scores, spread_scores[:, :JUDGED]))
+        edges = np.unique(np.concatenate([np.quantile(part, shares) for part in parts]))
         low, high = edges[0], max(edges[-1], edges[0] + 1e-6 * max(1, abs(edges[0])))
         # Where scores are equal there are fewer edges: the others are spread evenly, the closer the more are missing.
         spread = NUM_BINS + 3 - len(edges)
@@ -51,9 +52,20 @@ class Scale:
             spread += 1
         return cls(form, tuple(edges[np.linspace(0, len(edges) - 1, NUM_BINS + 1).astype(int)].tolist()))
 
+    @property
+    def middles(self) -> np.ndarray:
+        """The place in the middle of each bin."""
+        edges = np.array(self.edges)
+        return np.asarray((edges[1:] + edges[:-1]) / 2)
+
     def find_bins(self, scores: np.ndarray) -> np.ndarray:
         """Return the bin of each score; the outermost have no end."""
         return np.searchsorted(np.array(self.edges[1:-1]), _spread(self.form, scores), side="right")
+
+
+def find_form(decoding: str) -> str:
+    """Return the form of the scores that networks give with this decoding."""
+    return "plain" if decoding == "logits" else decoding
 
 
 def _spread(form: str, scores: np.ndarray) -> np.ndarray:
@@ -95,8 +107,11 @@ class Curve:
 
     def apply(self, scores: np.ndarray) -> np.ndarray:
         """Return the probability of each score, above 0 and at most 1; a higher score never has a lower one."""
+        return self.look_up(_spread(self.scale.form, scores))
+
+    def look_up(self, where: np.ndarray) -> np.ndarray:
+        """Return the probabilities of places on the scale."""
         places, shares = self._knots
-        where = _spread(self.scale.form, scores)
         steady = 0.5 + np.arctan((where - places[0]) / (places[-1] - places[0])) / np.pi
         chances = (1 - _SHARE) * np.interp(where, places, shares) + _SHARE * steady
         return np.asarray(np.clip(chances, _LOWEST, 1.0))
@@ -105,10 +120,9 @@ class Curve:
     def _knots(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the middles of bins with labels, and the shares of true labels in them, made to rise."""
         counts, hits = np.array(self.counts, np.float64), np.array(self.hits, np.float64)
-        full, edges = np.flatnonzero(counts), np.array(self.scale.edges)
-        middles = (edges[1:] + edges[:-1]) / 2
+        full, middles = np.flatnonzero(counts), self.scale.middles
         if len(full) < 2:
-            return edges[[0, -1]], np.full(2, (hits.sum() + 0.5) / (counts.sum() + 1))
+            return np.array(self.scale.edges)[[0, -1]], np.full(2, (hits.sum() + 0.5) / (counts.sum() + 1))
         # Half a hit in one more label: a bin of few labels is never quite sure.
         blocks: list[list[float]] = []  # hits, labels, bins
         for place in full:
@@ -141,20 +155,29 @@ class Curve:
 
 
 def calibrate(
-    form: str, labels: np.ndarray, scores: np.ndarray, Y: "csr_matrix", bands: Mapping[str, np.ndarray]
+    form: str,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    Y: "csr_matrix",
+    bands: Mapping[str, np.ndarray],
+    fits: np.ndarray | None = None,
 ) -> tuple[Curve | None, dict[str, Any]]:
-    """Fit a curve on every other held-out point, and measure its error on the rest; of few points, fit on all.
+    """Fit a curve on half of the held-out points, and measure its error on the rest; of few points, fit on all.
 
-    `form` is that of the scores, `bands` say which labels are how frequent.  # [n, k], [n, k], [n, p], [p] each
+    `form` is that of the scores, `bands` say which labels are how frequent, and `fits` which points fit the curve:
+    default is every other one.  # [n, k], [n, k], [n, p], [p] each, bool [n]
     """
     from fedmlh.evaluation.metrics import find_hits
 
     if not len(labels):
         return None, {}
+    scale = Scale.fit(form, scores)  # needs no labels, so all points may choose it
     if len(labels) < 2 * LEAST_POINTS:
-        return Curve.count(Scale.fit(form, scores), labels, scores, Y), {}
-    curve = Curve.count(Scale.fit(form, scores[::2]), labels[::2], scores[::2], Y[::2])
-    best, values, hit = labels[1::2, :JUDGED], scores[1::2, :JUDGED], find_hits(labels[1::2, :JUDGED], Y[1::2])
+        return Curve.count(scale, labels, scores, Y), {}
+    fits = halve(len(labels)) if fits is None else fits
+    curve = Curve.count(scale, labels[fits], scores[fits], Y[fits])
+    best, values = labels[~fits, :JUDGED], scores[~fits, :JUDGED]
+    hit = find_hits(best, Y[~fits])
     there = best >= 0
     chances = curve.apply(values)
     figures: dict[str, Any] = {"points": len(best), "error": find_error(chances[there], hit[there])}
@@ -166,9 +189,31 @@ def calibrate(
     return curve, {"calibration": figures}
 
 
+def halve(points: int, rows_by_site: Iterable[np.ndarray] = ()) -> np.ndarray:
+    """Say for each point whether it fits the curve: every other one, and every other one of each large site.
+
+    Sites halve their own points; one process that has the points of all of them does it in this way as they do.
+    """
+    fits = np.zeros(points, bool)
+    fits[::2] = True
+    for rows in rows_by_site:
+        if len(rows) >= LEAST_POINTS:
+            fits[rows[1::2]], fits[rows[::2]] = False, True
+    return fits
+
+
 def find_error(chances: np.ndarray, hits: np.ndarray) -> float:
     """Return how far probabilities are from shares of true labels, in the mean over bins with as many labels each."""
     order = np.argsort(chances, kind="stable")
     bins = np.array_split(order, min(_ERROR_BINS, max(1, len(order))))
     gaps = [abs(chances[some].mean() - hits[some].mean()) * len(some) for some in bins if len(some)]
     return float(sum(gaps) / max(1, len(order)))
+
+
+def find_gap(fit: Curve, judge: Curve) -> float:
+    """Return how far a curve is from the shares of true labels of others, in the mean over all that were counted.
+
+    Where only counts are known, a bin has the probability of its middle.
+    """
+    counts, hits = np.array(judge.counts, np.float64), np.array(judge.hits, np.float64)
+    return float(np.abs(counts * fit.look_up(judge.scale.middles) - hits).sum() / max(1, counts.sum()))

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels, Split
-from fedmlh.evaluation.calibration import BEST, Curve, calibrate
+from fedmlh.evaluation.calibration import BEST, Curve, calibrate, find_form
 from fedmlh.evaluation.label_figures import LabelFigures
 from fedmlh.evaluation.label_recall import LabelRecall, list_bands
 from fedmlh.evaluation.metrics import Metrics, Sums, frequent_labels, inverse_propensities
@@ -164,16 +164,14 @@ class Evaluator:
         ranked = list(self.ranker.rank(model, points.features, min(BEST, points.Y.shape[1]), points.excluded))
         return np.concatenate([labels for _, labels, _ in ranked]), np.concatenate([scores for *_, scores in ranked])
 
-    def calibrate(self, decoding: str, model: Any, points: HashedSplit) -> tuple[Curve | None, dict[str, Any]]:
+    def calibrate(
+        self, decoding: str, model: Any, points: HashedSplit, fits: np.ndarray | None = None
+    ) -> tuple[Curve | None, dict[str, Any]]:
         """Return what turns the model's scores into probabilities, and how well it does."""
         if not len(points):
             return None, {}
-        return calibrate(
-            "plain" if decoding == "logits" else decoding,
-            *self.rank_best(model, points),
-            points.Y,
-            list_bands(self.counts),
-        )
+        ranked = self.rank_best(model, points)
+        return calibrate(find_form(decoding), *ranked, points.Y, list_bands(self.counts), fits)
 
     def metrics(self) -> Measures:
         """Return metrics that have counted no points yet."""

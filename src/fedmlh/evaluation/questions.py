@@ -2,17 +2,20 @@
 
 The sums are those of evaluation/metrics.py. Only the server knows which labels are frequent, so a site counts no label
 as frequent. Metrics that do not depend on this (precision, recall, nDCG) follow from the sums of one or more sites.
-The sums of users' metrics (evaluation/own.py) come along.
+The sums of users' metrics (evaluation/own.py) come along, and a histogram of scores (evaluation/histograms.py).
 """
 
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from fedmlh.errors import UserError
+from fedmlh.evaluation.calibration import find_form
+from fedmlh.evaluation.histograms import Bins, Histogram, sends_histogram
 from fedmlh.evaluation.metrics import GROUPS, METRICS, ONE, Metrics, Sums, add_sums
 from fedmlh.evaluation.own import AddedMetrics, OwnSums
 from fedmlh.federated.codecs import make_codec
@@ -34,10 +37,33 @@ class Report:
     sums: Sums
     round: int
     own: OwnSums = field(default_factory=dict)
+    histogram: Histogram | None = None
 
 
-def ask(task: Task, seeds: Seeds, run: str, round_index: int, client: int, model: Tensor | None) -> bytes:
-    """Return the question that has a site measure this model, or without a model the best that it trains alone."""
+@dataclass(frozen=True)
+class Question:
+    """What a site is asked: about this model, or without a model about the best that it trains alone."""
+
+    header: QuestionHeader
+    seeds: Seeds
+    model: Tensor | None
+    bins: Bins | None
+
+
+def ask(
+    task: Task,
+    seeds: Seeds,
+    run: str,
+    round_index: int,
+    client: int,
+    model: Tensor | None,
+    bins: Bins | None = None,
+) -> bytes:
+    """Return the question that has a site measure this model, or without a model the best that it trains alone.
+
+    With bins, the site counts the scores of the model by them.
+    """
+    edges = b"" if bins is None else bins.encode()
     header = QuestionHeader(
         run,
         task.fingerprint,
@@ -47,17 +73,15 @@ def ask(task: Task, seeds: Seeds, run: str, round_index: int, client: int, model
         list(seeds.labels),
         list(seeds.features),
         int(model is None),
+        len(edges),
     )
     if model is None:
         return pack(header, b"")
-    return pack(header, make_codec(_CODEC).encode(model.cpu(), generator(seeds.run, "question")))
+    return pack(header, make_codec(_CODEC).encode(model.cpu(), generator(seeds.run, "question")) + edges)
 
 
-def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHeader, Seeds, Tensor | None]:
-    """Return header, seeds and model of a question to this client; without a model, it is about training alone.
-
-    Raise Rejected if the question is not valid.
-    """
+def read_question(message: bytes, task: Task, client: int) -> Question:
+    """Return a question to this client; raise Rejected if it is not valid."""
     codec, size = make_codec(_CODEC), task.stack.num_parameters
     header, payload = unpack(QuestionHeader, message, codec.size(size))
     if header.config != task.fingerprint:
@@ -72,20 +96,27 @@ def read_question(message: bytes, task: Task, client: int) -> tuple[QuestionHead
     if header.alone and len(payload):
         raise Rejected(Reason.SIZE, "a model came with a question about the client alone")
     if header.alone:
-        return header, seeds, None
+        return Question(header, seeds, None, None)
+    cut = len(payload) - min(header.edges, len(payload))
     try:
-        model = codec.decode(payload, size, generator(seeds.run, "question"))
+        model = codec.decode(payload[:cut], size, generator(seeds.run, "question"))
+        form, edges = find_form(task.config.decoding), payload[cut:]
+        bins = Bins.decode(form, edges, task.num_labels) if header.edges else None
     except ValueError as error:
         raise Rejected(Reason.SIZE, str(error)) from None
     if not task.stack.fits(model):
         raise Rejected(Reason.NON_FINITE, "the model contains NaN or infinity")
-    return header, seeds, model
+    return Question(header, seeds, model, bins)
 
 
 def write_report(question: QuestionHeader, report: Report) -> bytes:
     """Return the answer of a site to a question."""
     header = ReportHeader(question.run, question.config, question.round, question.client, question.alone)
-    content = {name: value for name, value in vars(report).items() if name != "own" or value}
+    content: dict[str, Any] = {"sums": report.sums, "round": report.round}
+    if report.own:
+        content["own"] = report.own
+    if report.histogram is not None:
+        content["histogram"] = report.histogram.to_json()
     return pack(header, json.dumps(content).encode())
 
 
@@ -101,23 +132,32 @@ def read_report(
     max_points: int,
     rounds: int,
     own: AddedMetrics = _NONE,
+    bins: Bins | None = None,
 ) -> Report:
-    """Return the report that answers a question; raise Rejected if it is not valid, or claims too many points."""
+    """Return the report that answers a question; raise Rejected if it is not valid, or claims too many points.
+
+    `bins` are those of the question; a site of few points answers without a histogram.
+    """
     header, payload = unpack(ReportHeader, message, largest_report(own))
     if vars(header) != {name: getattr(question, name) for name in vars(header)}:
         raise Rejected(Reason.ROUND, "the report answers another question")
     try:
         values = json.loads(bytes(payload))
         sums, round_index = values["sums"], values["round"]
-        if values.keys() != {"sums", "round", *(["own"] if own.names else [])} or type(round_index) is not int:
-            raise ValueError("fields of a report")
+        if type(round_index) is not int:
+            raise ValueError("a round that is no number")
         if not (1 <= round_index <= rounds if question.alone else round_index == question.round):
             raise ValueError("a round that nobody asked for")
         _check(sums, ks, max_points)
+        (points,) = sums["points"]
+        counted = bins is not None and sends_histogram(points)
+        if values.keys() != {"sums", "round", *(["own"] if own.names else []), *(["histogram"] if counted else [])}:
+            raise ValueError("fields of a report")
         own.check(values.get("own", {}))
+        histogram = bins.read(values["histogram"], points) if bins is not None and counted else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise Rejected(Reason.MALFORMED, f"not the sums of a site ({type(error).__name__})") from None
-    return Report(sums, round_index, values.get("own", {}))
+    return Report(sums, round_index, values.get("own", {}), histogram)
 
 
 def _check(sums: Sums, ks: tuple[int, ...], max_points: int) -> None:

@@ -109,6 +109,8 @@ class QuestionHeader:
     feature_seeds: list[int]
     #: 1: about the client alone, and no model follows.
     alone: int
+    #: How many bytes at the payload's end are the edges of bins of scores; 0: no histogram is asked for.
+    edges: int = 0
 
 
 @dataclass(frozen=True)

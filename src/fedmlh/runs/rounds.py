@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.errors import UserError
-from fedmlh.evaluation.calibration import Curve
+from fedmlh.evaluation.calibration import Curve, Scale, find_form
 from fedmlh.evaluation.evaluate import Evaluator, HashedSplit, selection_score
+from fedmlh.evaluation.histograms import Bins
 from fedmlh.federated.client import Memory
 from fedmlh.federated.mail import Outbox, PartT, Reply
 from fedmlh.federated.participation import list_refused
@@ -29,6 +31,8 @@ from fedmlh.runs.summary import summarize
 Watch = Callable[[dict[str, Any]], None]
 #: Called with a line for the user.
 Tell = Callable[[str], None]
+#: Called once the best round is known: figures about the clients, and the curve of their own points if they gave one.
+Survey = Callable[[Progress], tuple[dict[str, Any], Curve | None]]
 
 
 def ignore(news: object) -> None:
@@ -68,20 +72,35 @@ class Judge:
     points: HashedSplit
     metric: str  # "precision" or the paper's "precision_paper"
     test: HashedSplit | None = None  # also measured every round, selects nothing
+    fits: np.ndarray | None = None  # which validation points fit the curve of probabilities; default: every other one
 
     @classmethod
-    def appoint(cls, config: Config, evaluator: Evaluator, validation: Split, test: HashedSplit) -> "Judge":
+    def appoint(
+        cls,
+        config: Config,
+        evaluator: Evaluator,
+        validation: Split,
+        test: HashedSplit,
+        fits: np.ndarray | None = None,
+    ) -> "Judge":
         """Return the judge that the config asks for."""
         if config.selection == "paper":
             return cls(evaluator, "test", test, "precision_paper")
         watched = test if config.test_every_round else None
-        return cls(evaluator, "validation", evaluator.prepare(validation), "precision", watched)
+        return cls(evaluator, "validation", evaluator.prepare(validation), "precision", watched, fits)
 
     def calibrate(self, config: Config, model: Tensor) -> tuple[Curve | None, dict[str, Any]]:
         """Return what turns the model's scores into probabilities, with its figures, if points were held out."""
         if self.name != "validation":
             return None, {}
-        return self.evaluator.calibrate(config.decoding, model, self.points)
+        return self.evaluator.calibrate(config.decoding, model, self.points, self.fits)
+
+    def choose_bins(self, config: Config, model: Tensor) -> Bins | None:
+        """Return the bins by which sites count the model's scores: those of the scores of the judge's own points."""
+        if not len(self.points):
+            return None
+        _, scores = self.evaluator.rank_best(model, self.points)
+        return Bins(Scale.fit(find_form(config.decoding), scores), self.points.Y.shape[1])
 
 
 def conduct(
@@ -94,9 +113,9 @@ def conduct(
     *,
     watch: Watch = ignore,
     tell: Tell = ignore,
-    more: Callable[[Progress], dict[str, Any]] = lambda progress: {},
+    survey: Survey = lambda progress: ({}, None),
 ) -> Run:
-    """Run all rounds from the last checkpoint on, write model and summary; `more` adds figures."""
+    """Run all rounds from the last checkpoint on, write model and summary; `survey` adds figures."""
     task, rounds = server.task, server.task.config.rounds
     identity = f"{server.run} {dataset.fingerprint}"
     checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
@@ -129,9 +148,12 @@ def conduct(
             f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
             f"how much; the setting clip turns this off"
         )
-    curve, figures = judge.calibrate(task.config, progress.best_model)
+    figures, curve = survey(progress)
+    if curve is None:
+        curve, calibration = judge.calibrate(task.config, progress.best_model)
+        figures |= calibration
     tested = judge.evaluator.examine(progress.best_model, test, curve)
-    summary = summarize(task, progress, tested) | figures | more(progress)
+    summary = summarize(task, progress, tested) | figures
     save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset, curve=curve)
     folder.write_points(tested.points)
     folder.write_examples(describe_test(tested, dataset))

@@ -6,6 +6,7 @@ from typing import Any
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import Division, divide
+from fedmlh.evaluation.calibration import halve
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import Evaluator, LabelCounts
 from fedmlh.federated.server import Server
@@ -61,19 +62,20 @@ def simulate(
         with engine(population, workers) as clients:
             evaluator = Evaluator.of_task(task, server.seeds, dataset.labels, LabelCounts.of(dataset.train), device)
             test = evaluator.prepare(dataset.test)
-            judge = Judge.appoint(config, evaluator, division.validation, test)
+            fits = halve(len(division.validation), division.held_out.values())
+            judge = Judge.appoint(config, evaluator, division.validation, test, fits)
 
-            def compare(progress: Progress) -> dict[str, Any]:
+            def compare(progress: Progress) -> tuple[dict[str, Any], None]:
                 points = {"training_points": division.reached}
                 if config.selection == "paper":
-                    return points
+                    return points, None
                 rows = _compare_clients(population, division, judge, progress, alone, tell)
                 if config.partition == "folder":
                     for row in rows:
                         row["site"] = dataset.site_names[row["client"]]
-                return {"clients": rows, **points}
+                return {"clients": rows, **points}, None
 
-            return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, more=compare)
+            return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, survey=compare)
 
 
 def _compare_clients(

@@ -50,7 +50,7 @@ def train_federation(federation: Federation, grid: Grid) -> None:
         points.dataset,
         federation.run,
         tell=_say,
-        more=lambda progress: compare_sites(federation, server, sites, progress),
+        survey=lambda progress: compare_sites(federation, server, sites, judge, progress),
     )
 
 
