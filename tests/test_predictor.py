@@ -1,5 +1,6 @@
 """A model is asked with numpy alone, and says what the model that was trained says."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -23,11 +24,15 @@ from fedmlh.evaluation.calibration import NUM_BINS, Curve, Scale
 from fedmlh.federated.task import Task
 from fedmlh.hashing.murmur import hash_integers, hash_strings
 from fedmlh.hashing.rows import Rows
+from fedmlh.model.losses import Loss
 from fedmlh.oneround.linear import compress
 from fedmlh.oneround.terms import Counts, Terms
+from fedmlh.parts import register
 from fedmlh.runs.model_folder import Bundle, Networks
 from fedmlh.runs.model_tools import make_tools
 from fedmlh.serving.predictor import Model
+from fedmlh.serving.ranking import rank_labels
+from fedmlh.serving.scores import NetworkScorer, Part
 
 D, P, N = 40, 30, 12
 BASE = Config(
@@ -56,22 +61,29 @@ def points(seed: int, d: int = D) -> csr_matrix:
 
 
 def make_bundle(
-    config: Config, seed: int, *, d: int = D, text: TextFeatures | None = None, beside: bool = False
+    config: Config,
+    seed: int,
+    *,
+    d: int = D,
+    text: TextFeatures | None = None,
+    beside: bool | Config = False,
+    limit: int = 10,
+    weigh: bool = True,
 ) -> Bundle:
-    """Make a model with drawn weights, as a run would leave one."""
+    """Make a model with drawn weights, as a run would leave one; `beside` are networks beside one of one round."""
     rng = np.random.default_rng(seed)
     task = Task(config, d, P)
     seeds, labels = task.draw_seeds(), Labels(tuple(f"key-{n}" for n in range(P)), tuple(f"name {n}" for n in range(P)))
     terms, networks = None, None
     if config.training == "one-round":
         frequencies = rng.integers(0, 4, d)
-        terms = Terms(Counts(6, frequencies), 10 if config.label_map == "murmur3" else 0, True)
+        terms = Terms(Counts(6, frequencies), limit, weigh)
         slots, outputs = terms.slots(seeds).count + 1, task.num_tables * task.num_outputs
         drawn = rng.normal(size=(slots, outputs)).astype(np.float32)
         block = np.arange(outputs)
         weights = compress(lambda columns: drawn[:, columns], iter([block]), np.ones(slots), (outputs, drawn.size // 2))
         if beside:
-            other = Task(BASE.replace(seed=9), d, P)
+            other = Task(BASE.replace(seed=9) if beside is True else beside, d, P)
             half = rng.normal(size=other.stack.num_parameters).astype(np.float16)
             networks = Networks(other, other.draw_seeds(), half, 0.3)
     else:
@@ -79,71 +91,121 @@ def make_bundle(
     return Bundle(task, seeds, weights, labels, text, "drawn", None, terms, networks)
 
 
-def by_torch(bundle: Bundle, X: csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+def by_torch(bundle: Bundle, X: csr_matrix) -> np.ndarray:
+    """Return the score of each point for each label, as runs compute it.  # [n, p]"""
     features, ranker, model = make_tools(bundle, "cpu")
-    ranked = list(ranker.rank(model, features.apply(X), k))
-    return np.concatenate([labels for _, labels, _ in ranked]), np.concatenate([scores for *_, scores in ranked])
+    found = np.full((X.shape[0], P), np.nan)
+    for rows, labels, scores in ranker.rank(model, features.apply(X), P):
+        np.put_along_axis(found[rows], labels, scores, axis=1)
+    return found
 
 
 def assert_agree(bundle: Bundle, X: csr_matrix, asked: object, k: int) -> None:
-    """Compare scores, and labels where scores are not closer than rounding."""
-    labels, scores = by_torch(bundle, X, k)
-    found = list(Model(bundle).rank(asked, k))
-    assert len(found) == len(labels)
-    for (mine, values), theirs, expected in zip(found, labels, scores, strict=True):
-        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
-        close = np.abs(np.diff(expected)) < 1e-5
-        unsure = np.append(close, False) | np.insert(close, 0, False)
-        unsure[-1] = True  # the next label may be as close
-        assert (mine == theirs)[~unsure].all()
+    """Compare each proposed label's score with its score in torch, and the order where scores differ by more than 1e-5.
+
+    Equal scores are in the order of numbers.
+    """
+    expected, found = by_torch(bundle, X), list(Model(bundle).rank(asked, k))
+    assert len(found) == len(expected)
+    for (labels, scores), theirs in zip(found, expected, strict=True):
+        assert len(set(labels.tolist())) == k
+        np.testing.assert_allclose(scores, theirs[labels], rtol=1e-5, atol=1e-5)
+        slack = 1e-5 * max(1, np.abs(theirs).max())
+        rest = np.delete(theirs, labels)
+        assert (np.diff(theirs[labels]) <= slack).all()
+        assert rest.max(initial=-np.inf) <= theirs[labels[-1]] + slack
+        tied = np.flatnonzero(np.diff(scores) == 0)
+        assert (labels[tied] < labels[tied + 1]).all()
 
 
+OWN_LOSS = "twice"
+
+
+def register_loss() -> str:
+    """Register a loss that is only known in torch."""
+    likelihood = torch.nn.functional.logsigmoid
+    register("loss", OWN_LOSS, Loss(lambda logits, positives: logits.sum(), lambda logits: 2 * likelihood(logits)))
+    return OWN_LOSS
+
+
+LABEL_MAPS = ["murmur3", "universal", "balanced", "identity"]
+FEATURE_MAPS = ["none", "shared", "per-table"]
+DECODINGS = ["log-probs", "logits", "probs"]
+LOSSES = ["bce", "softmax", "balanced-bce", "balanced-softmax", OWN_LOSS]
+#: How points come: as features, or as texts that become features in one of two ways.
+FORMS = {"features": None, "hashing": TextFeatures.hashing(50), "tfidf": TextFeatures.fit_tfidf(TEXTS)}
 kinds = st.fixed_dictionaries(
     {
-        "label_map": st.sampled_from(["murmur3", "universal", "balanced", "identity"]),
+        "label_map": st.sampled_from(LABEL_MAPS),
         "label_key": st.sampled_from(["id", "name"]),
-        "decoding": st.sampled_from(["log-probs", "logits", "probs"]),
-        "loss": st.sampled_from(["bce", "softmax", "balanced-bce", "balanced-softmax"]),
-        "feature_map": st.sampled_from(["none", "shared", "per-table"]),
+        "decoding": st.sampled_from(DECODINGS),
+        "loss": st.sampled_from(LOSSES),
+        "feature_map": st.sampled_from(FEATURE_MAPS),
         "feature_signed": st.booleans(),
         "normalize": st.booleans(),
-        "hidden_sizes": st.sampled_from([(), (5,), (6, 4)]),
+        "hidden_sizes": st.sampled_from([(), (5,), (6, 4), (4, 3, 5)]),
+        "num_tables": st.integers(1, 3),
+        "num_buckets": st.sampled_from([2, 8, P]),
     }
 )
 
 
-def make_config(kind: dict[str, object]) -> Config:
+def make_config(kind: dict[str, object], **more: object) -> Config:
+    register_loss()
     if kind["label_map"] in ("balanced", "identity"):
         kind = {**kind, "label_key": "id"}
-    return BASE.replace(**kind)
+    return BASE.replace(**kind, **more)
 
 
-@settings(deadline=None, max_examples=60)
-@given(kinds, st.integers(0, 2**31), st.integers(1, P + 3))
-def test_networks_say_what_they_say_in_torch(kind: dict[str, object], seed: int, k: int) -> None:
-    bundle, X = make_bundle(make_config(kind), seed), points(seed % 1000)
-    assert_agree(bundle, X, X, min(k, P))
+def ask(config: Config, form: str, seed: int, k: int, **more: object) -> None:
+    """Make a model and compare what it says with what it says in torch."""
+    text = FORMS[form]
+    bundle = make_bundle(config, seed, d=D if text is None else text.num_features, text=text, **more)
+    asked = points(seed % 1000) if text is None else TEXTS
+    assert_agree(bundle, asked if text is None else text.transform(TEXTS), asked, k)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("label_map", LABEL_MAPS)
+def test_every_kind_of_network_says_what_it_says_in_torch(label_map: str, form: str) -> None:
+    """Go through all label maps, feature maps, decodings and texts; the other settings take turns."""
+    names = ("loss", "feature_signed", "hidden_sizes", "num_tables", "normalize")
+    values = itertools.product(LOSSES, [True, False], [(), (5,), (6, 4)], [3, 1], [False, True])
+    others = itertools.islice(itertools.cycle(values), 18 * (len(label_map) + len(form)), None)
+    for seed, (feature_map, decoding) in enumerate([*itertools.product(FEATURE_MAPS, DECODINGS)] * 2):
+        kind = {"label_map": label_map, "feature_map": feature_map, "decoding": decoding}
+        ask(make_config(kind, **dict(zip(names, next(others), strict=True))), form, seed, 7)
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    st.sampled_from([{}, {"label_map": "identity"}, {"label_key": "name"}, {"label_map": "balanced"}]),
-    st.booleans(),
-    st.integers(0, 2**31),
-    st.integers(1, P),
-)
-def test_a_model_of_one_round_says_what_it_says_in_torch(kind: dict[str, str], beside: bool, seed: int, k: int) -> None:
-    bundle = make_bundle(BASE.replace(training="one-round", correct=0, **kind), seed, beside=beside)
-    X = points(seed % 1000)
-    assert_agree(bundle, X, X, k)
+@given(kinds, st.sampled_from([*FORMS]), st.integers(0, 2**31), st.integers(1, P))
+def test_networks_say_what_they_say_in_torch(kind: dict[str, object], form: str, seed: int, k: int) -> None:
+    ask(make_config(kind), form, seed, k)
 
 
-@pytest.mark.parametrize("training", ["rounds", "one-round"])
-@pytest.mark.parametrize("features", [TextFeatures.hashing(50), TextFeatures.fit_tfidf(TEXTS)])
-def test_texts_are_read_as_in_training(features: TextFeatures, training: str) -> None:
-    more = {"correct": 0} if training == "one-round" else {}
-    bundle = make_bundle(BASE.replace(training=training, **more), 5, d=features.num_features, text=features)
-    assert_agree(bundle, features.transform(TEXTS), TEXTS, 4)
+@settings(deadline=None, max_examples=40)
+@given(kinds, st.none() | kinds, st.booleans(), st.booleans(), st.sampled_from([*FORMS]), st.integers(0, 2**31))
+def test_a_model_of_one_round_says_what_it_says_in_torch(
+    kind: dict[str, object], networks: dict[str, object] | None, shared: bool, weigh: bool, form: str, seed: int
+) -> None:
+    """Compare linear models over any label map, with slots of their own or shared, and any networks beside them."""
+    beside = False if networks is None else make_config(networks, seed=9)
+    config = make_config(kind, training="one-round", correct=0)
+    ask(config, form, seed, 1 + seed % P, beside=beside, limit=10 if shared else 0, weigh=weigh)
+
+
+def test_compiled_code_ranks_very_many_labels_as_numpy_does() -> None:
+    """Rank 60,000 labels with numba and, since another part has no scores but 0, without."""
+    rng = np.random.default_rng(3)
+    buckets, scores = rng.integers(0, 300, (3, 60_000)), rng.normal(size=(3, 4, 300)).astype(np.float32)
+    scores[:, 3] = 0  # all tie
+    nothing = Part(NetworkScorer.__new__(NetworkScorer), np.zeros((1, 60_000), np.int64), 1, 0.0)
+    part = replace(nothing, buckets=buckets, num_buckets=300, weight=1.0)
+    for k in (1, 5, 100):
+        mine = rank_labels([part], [scores], k)
+        theirs = rank_labels([part, nothing], [scores, np.zeros((1, 4, 1), np.float32)], k)
+        for one, other in zip(mine, theirs, strict=True):
+            assert np.array_equal(one, other)
 
 
 def test_dense_and_sparse_points_of_any_kind_are_one() -> None:

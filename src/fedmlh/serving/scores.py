@@ -44,10 +44,12 @@ class Part:
     num_buckets: int
     weight: float
 
-    @property
+    @cached_property
     def is_identity(self) -> bool:
-        """Whether the scores of the one table are those of the labels."""
-        return len(self.buckets) == 1 and self.num_buckets == self.buckets.shape[1]
+        """Whether the scores of the one table are those of the labels; as many buckets as labels are not enough."""
+        num_tables, num_labels = self.buckets.shape
+        is_square = num_tables == 1 and self.num_buckets == num_labels
+        return is_square and bool((self.buckets[0] == np.arange(num_labels)).all())
 
     @cached_property
     def narrow(self) -> np.ndarray:
