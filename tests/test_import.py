@@ -1,5 +1,6 @@
 """Spreadsheets: each becomes the data set that it means, or one sentence that names the line, and then nothing else."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,18 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
     "CR": (GOOD.replace("\n", "\r"), SAID, None),
     "no end of the last line": (GOOD[:-1], SAID, None),
     "byte order mark": (GOOD.encode("utf-8-sig"), SAID, None),
+    "byte order mark twice": (b"\xef\xbb\xbf" + GOOD.encode("utf-8-sig"), SAID, None),
+    "a first line that says the delimiter": (
+        "sep=;\r\n" + shift(GOOD.replace("oil;prices", '"oil;prices"'), ";").replace("\n", "\r\n"),
+        SAID,
+        None,
+    ),
+    "a first line in quotes that says an odd delimiter": ('"sep=~"\n' + shift(GOOD, "~"), SAID, None),
+    "a first line that says a delimiter, after the byte order mark": (
+        ("SEP=\t\n" + shift(GOOD, "\t")).encode("utf-8-sig"),
+        SAID,
+        None,
+    ),
     "byte order mark before the text's own column": (
         GOOD.replace("id,", "", 1).replace("1,", "").replace("2,", "").encode("utf-8-sig"),
         SAID,
@@ -160,6 +173,16 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
         SAID,
         None,
     ),
+    "one text in JSON lines twice": ('{"title": "x", "title": "y", "subjects": ["a"]}\n', SAID, [("y", ["a"])]),
+    "line ends of two kinds": (GOOD.replace("prices\n", "prices\r\n"), SAID, None),
+    "a CR within a text": (GOOD.replace("Olive ", "Olive\r"), SAID, [("Olive\roil", ["oil", "prices"]), TWO[1]]),
+    "tabs in a text": ('title\tsubjects\n"Olive\toil"\toil\n', SAID, [("Olive\toil", ["oil"])]),
+    "ten thousand columns": (
+        f"title,subjects{','.join(f'c{n}' for n in range(9_999))}\n".replace("subjectsc", "subjects,c")
+        + f"Olive oil,oil{',x' * 9_999}\n",
+        SAID,
+        [("Olive oil", ["oil"])],
+    ),
     "JSON lines with numbers": ('{"title": 1984, "subjects": [7, "8"]}\n', SAID, [("1984", ["7", "8"])]),
     "a packed file": (GOOD, SAID, None),
     "a text of a million characters": (
@@ -169,7 +192,15 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
     ),
     "odd characters": ("title,subjects\n\u2028\x85A\x1c\u202eB,\x1boil\n", SAID, [("A\x1c\u202eB", ["\x1boil"])]),
 }
-NAMES = {"tabs": "a.tsv", "a packed file": "a.csv.gz", "JSON lines": "a.jsonl", "JSON lines with nothing": "a.ndjson"}
+NAMES = {
+    "a number of five thousand digits": "a.jsonl",
+    "packed twice": "a.csv.gz",
+    "JSON records in a list": "a.json",
+    "tabs": "a.tsv",
+    "a packed file": "a.csv.gz",
+    "JSON lines": "a.jsonl",
+    "JSON lines with nothing": "a.ndjson",
+}
 
 
 @pytest.mark.parametrize("case", SPREADSHEETS)
@@ -247,10 +278,29 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
         "a.csv: is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
     ),
     "packed, and not named so": (b"\x1f\x8b\x08rest", SAID, "a.csv: is packed: its name should end in .gz"),
+    "packed twice": (gzip.compress(GOOD.encode()), SAID, "a.csv.gz: is packed twice: unpack it once"),
+    "a web page": ("<!DOCTYPE HTML>\n<table>", SAID, "a.csv: is a web page, as some programs export tables: open it"),
+    "XML": ('\ufeff<?xml version="1.0"?>\n<rows/>', SAID, "a.csv: is an XML file: import takes CSV, TSV and JSON"),
     "one column": (
         "title\nOlive oil\n",
         (),
         "line 1: has only one cell: say what stands between cells (--delimiter)",
+    ),
+    "a line above the header": (
+        f"Catalogue of 2020\n\n{GOOD}",
+        SAID,
+        "line 1: has only one cell: say what stands between cells (--delimiter), and take out lines above the header",
+    ),
+    "a first line that says another delimiter": (f"sep=;\n{GOOD}", SAID, "line 2: has only one cell: say what"),
+    "a line end in the middle of a Mac's file": (
+        f"{GOOD[:-1]}".replace("\n", "\r") + "\n",
+        SAID,
+        "a.csv, line 1: has no column 'subjects'",
+    ),
+    "ten thousand columns": (
+        f"{','.join(f'c{n}' for n in range(10_000))}\n{'x,' * 9_999}x\n",
+        (),
+        "'c18', 'c19', …",
     ),
     "a delimiter of two characters": (GOOD, (*SAID, "--delimiter", "||"), "the delimiter '||' should be one character"),
     "one mark for two things": (GOOD, (*SAID, "--delimiter", ";", "--quote", ";"), "should differ"),
@@ -301,6 +351,16 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
         "line 3: the site '../2' cannot be the name of a folder",
     ),
     "not JSON": ('{"title": "a", "subjects": []}\n{"title": \n', SAID, "a.csv, line 2: is not JSON ("),
+    "JSON records in a list": (
+        '[{"title": "a", "subjects": ["b"]}]',
+        SAID,
+        'should be a JSON object, such as {"text": …, "labels": […]}; in a list, each record needs a line of its own',
+    ),
+    "a number of five thousand digits": (
+        f'{{"title": "a", "subjects": [{"9" * 5000}]}}\n',
+        SAID,
+        "line 1: is not JSON (a number in it has too many digits)",
+    ),
     "a JSON list": ('{"title": "a", "subjects": []}\n[1]\n', SAID, "a.csv, line 2: should be a JSON object"),
     "no such field": (
         '{"title": "a", "subject": ["b"]}\n',
@@ -349,10 +409,10 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_one_sentence_with_its_line_and_nothing_is_left(tmp_path: Path, case: str) -> None:
     content, options, sentence = MISTAKES[case]
-    path = put(tmp_path / "a.csv", content)
+    path = put(tmp_path / NAMES.get(case, "a.csv"), content)
     code, out, err = import_all(tmp_path / "out", path, *options)
     assert (code, out) == (2, "")
     assert sentence in err
     assert (err.count("\n"), err.count("fedmlh: ")) == (1, 1)
     assert len(err) < 500
-    assert list_left(tmp_path) == ["a.csv"]
+    assert list_left(tmp_path) == [path.name]
