@@ -13,82 +13,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from scipy.sparse import random as random_sparse
 from sklearn.utils import murmurhash3_32
 
+from drawn_models import (
+    BASE,
+    DECODINGS,
+    FEATURE_MAPS,
+    FORMS,
+    LABEL_MAPS,
+    LOSSES,
+    TEXTS,
+    D,
+    P,
+    draw_points,
+    kinds,
+    make_bundle,
+    make_config,
+)
 from fedmlh.config import Config
-from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.evaluation.calibration import NUM_BINS, Curve, Scale
-from fedmlh.federated.task import Task
 from fedmlh.hashing.murmur import hash_integers, hash_strings
 from fedmlh.hashing.rows import Rows
-from fedmlh.model.losses import Loss
-from fedmlh.oneround.linear import compress
-from fedmlh.oneround.terms import Counts, Terms
-from fedmlh.parts import register
-from fedmlh.runs.model_folder import Bundle, Networks
+from fedmlh.runs.model_folder import Bundle
 from fedmlh.runs.model_tools import make_tools
 from fedmlh.serving.predictor import Model
 from fedmlh.serving.ranking import rank_labels
 from fedmlh.serving.scores import NetworkScorer, Part
-
-D, P, N = 40, 30, 12
-BASE = Config(
-    num_tables=3,
-    num_buckets=8,
-    feature_dim=16,
-    hidden_sizes=(5,),
-    num_clients=2,
-    clients_per_round=2,
-    label_map="murmur3",
-)
-TEXTS = [
-    "The cat sat on the mat",
-    "a dog chased the cat",
-    "",
-    "Tokyo 2020: 東京 games",
-    "the THE mat!",
-    "no such words qq",
-]
-
-
-def points(seed: int, d: int = D) -> csr_matrix:
-    X = csr_matrix(random_sparse(N, d, 0.2, format="csr", random_state=seed), dtype=np.float32)
-    X.data *= np.random.default_rng(seed).choice([-1, 1, 3], len(X.data)).astype(np.float32)
-    return X
-
-
-def make_bundle(
-    config: Config,
-    seed: int,
-    *,
-    d: int = D,
-    text: TextFeatures | None = None,
-    beside: bool | Config = False,
-    limit: int = 10,
-    weigh: bool = True,
-) -> Bundle:
-    """Make a model with drawn weights, as a run would leave one; `beside` are networks beside one of one round."""
-    rng = np.random.default_rng(seed)
-    task = Task(config, d, P)
-    seeds, labels = task.draw_seeds(), Labels(tuple(f"key-{n}" for n in range(P)), tuple(f"name {n}" for n in range(P)))
-    terms, networks = None, None
-    if config.training == "one-round":
-        frequencies = rng.integers(0, 4, d)
-        terms = Terms(Counts(6, frequencies), limit, weigh)
-        slots, outputs = terms.slots(seeds).count + 1, task.num_tables * task.num_outputs
-        drawn = rng.normal(size=(slots, outputs)).astype(np.float32)
-        block = np.arange(outputs)
-        weights = compress(lambda columns: drawn[:, columns], iter([block]), np.ones(slots), (outputs, drawn.size // 2))
-        if beside:
-            other = Task(BASE.replace(seed=9) if beside is True else beside, d, P)
-            half = rng.normal(size=other.stack.num_parameters).astype(np.float16)
-            networks = Networks(other, other.draw_seeds(), half, 0.3)
-    else:
-        weights = rng.normal(size=task.stack.num_parameters).astype(np.float32)
-    return Bundle(task, seeds, weights, labels, text, "drawn", None, terms, networks)
 
 
 def by_torch(bundle: Bundle, X: csr_matrix) -> np.ndarray:
@@ -118,50 +70,11 @@ def assert_agree(bundle: Bundle, X: csr_matrix, asked: object, k: int) -> None:
         assert (labels[tied] < labels[tied + 1]).all()
 
 
-OWN_LOSS = "twice"
-
-
-def register_loss() -> str:
-    """Register a loss that is only known in torch."""
-    likelihood = torch.nn.functional.logsigmoid
-    register("loss", OWN_LOSS, Loss(lambda logits, positives: logits.sum(), lambda logits: 2 * likelihood(logits)))
-    return OWN_LOSS
-
-
-LABEL_MAPS = ["murmur3", "universal", "balanced", "identity"]
-FEATURE_MAPS = ["none", "shared", "per-table"]
-DECODINGS = ["log-probs", "logits", "probs"]
-LOSSES = ["bce", "softmax", "balanced-bce", "balanced-softmax", OWN_LOSS]
-#: How points come: as features, or as texts that become features in one of two ways.
-FORMS = {"features": None, "hashing": TextFeatures.hashing(50), "tfidf": TextFeatures.fit_tfidf(TEXTS)}
-kinds = st.fixed_dictionaries(
-    {
-        "label_map": st.sampled_from(LABEL_MAPS),
-        "label_key": st.sampled_from(["id", "name"]),
-        "decoding": st.sampled_from(DECODINGS),
-        "loss": st.sampled_from(LOSSES),
-        "feature_map": st.sampled_from(FEATURE_MAPS),
-        "feature_signed": st.booleans(),
-        "normalize": st.booleans(),
-        "hidden_sizes": st.sampled_from([(), (5,), (6, 4), (4, 3, 5)]),
-        "num_tables": st.integers(1, 3),
-        "num_buckets": st.sampled_from([2, 8, P]),
-    }
-)
-
-
-def make_config(kind: dict[str, object], **more: object) -> Config:
-    register_loss()
-    if kind["label_map"] in ("balanced", "identity"):
-        kind = {**kind, "label_key": "id"}
-    return BASE.replace(**kind, **more)
-
-
 def ask(config: Config, form: str, seed: int, k: int, **more: object) -> None:
     """Make a model and compare what it says with what it says in torch."""
     text = FORMS[form]
     bundle = make_bundle(config, seed, d=D if text is None else text.num_features, text=text, **more)
-    asked = points(seed % 1000) if text is None else TEXTS
+    asked = draw_points(seed % 1000) if text is None else TEXTS
     assert_agree(bundle, asked if text is None else text.transform(TEXTS), asked, k)
 
 
@@ -209,7 +122,7 @@ def test_compiled_code_ranks_very_many_labels_as_numpy_does() -> None:
 
 
 def test_dense_and_sparse_points_of_any_kind_are_one() -> None:
-    model, X = Model(make_bundle(BASE, 3)), points(3)
+    model, X = Model(make_bundle(BASE, 3)), draw_points(3)
     expected = model.predict(X)
     for other in (X.toarray(), X.tocoo(), X.tocsc(), X.astype(np.float64), X.toarray().astype(np.float64)):
         assert model.predict(other) == expected
@@ -310,7 +223,7 @@ def test_what_a_word_adds_is_what_the_score_loses_without_it(kind: dict[str, obj
 
 def test_tables_say_how_they_voted_and_which_labels_share_a_bucket() -> None:
     bundle = make_bundle(BASE, 4)
-    model, X = Model(bundle), points(4)
+    model, X = Model(bundle), draw_points(4)
     buckets = bundle.task.label_map(bundle.seeds, bundle.labels.keys).buckets
     for explained in model.explain(X, 2):
         for label in explained:
@@ -325,7 +238,7 @@ def test_tables_say_how_they_voted_and_which_labels_share_a_bucket() -> None:
 
 
 def test_a_feature_that_is_left_out_takes_what_it_added() -> None:
-    model, X = Model(make_bundle(BASE, 6)), points(6)
+    model, X = Model(make_bundle(BASE, 6)), draw_points(6)
     point = X[:1]
     ((best,),) = model.explain(point, 1)
     assert len(best["words"]) == point.nnz
@@ -386,7 +299,7 @@ def test_a_text_without_known_words_has_no_label() -> None:
 
 
 def test_labels_below_the_threshold_are_left_out_and_scores_without_a_curve_take_none() -> None:
-    bundle, X = make_bundle(BASE.replace(decoding="logits"), 2), points(2)
+    bundle, X = make_bundle(BASE.replace(decoding="logits"), 2), draw_points(2)
     with pytest.raises(UserError, match="no probabilities"):
         Model(bundle).predict(X, threshold=0.1)
     edges = tuple(np.linspace(-5, 5, NUM_BINS + 1).tolist())
