@@ -27,6 +27,18 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
     "CR": (GOOD.replace("\n", "\r"), SAID, None),
     "no end of the last line": (GOOD[:-1], SAID, None),
     "byte order mark": (GOOD.encode("utf-8-sig"), SAID, None),
+    "byte order mark twice": (b"\xef\xbb\xbf" + GOOD.encode("utf-8-sig"), SAID, None),
+    "a first line that says the delimiter": (
+        "sep=;\r\n" + shift(GOOD.replace("oil;prices", '"oil;prices"'), ";").replace("\n", "\r\n"),
+        SAID,
+        None,
+    ),
+    "a first line in quotes that says an odd delimiter": ('"sep=~"\n' + shift(GOOD, "~"), SAID, None),
+    "a first line that says a delimiter, after the byte order mark": (
+        ("SEP=\t\n" + shift(GOOD, "\t")).encode("utf-8-sig"),
+        SAID,
+        None,
+    ),
     "byte order mark before the text's own column": (
         GOOD.replace("id,", "", 1).replace("1,", "").replace("2,", "").encode("utf-8-sig"),
         SAID,
@@ -164,6 +176,16 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
         SAID,
         None,
     ),
+    "one text in JSON lines twice": ('{"title": "x", "title": "y", "subjects": ["a"]}\n', SAID, [("y", ["a"])]),
+    "line ends of two kinds": (GOOD.replace("prices\n", "prices\r\n"), SAID, None),
+    "a CR within a text": (GOOD.replace("Olive ", "Olive\r"), SAID, [("Olive\roil", ["oil", "prices"]), TWO[1]]),
+    "tabs in a text": ('title\tsubjects\n"Olive\toil"\toil\n', SAID, [("Olive\toil", ["oil"])]),
+    "ten thousand columns": (
+        f"title,subjects{','.join(f'c{n}' for n in range(9_999))}\n".replace("subjectsc", "subjects,c")
+        + f"Olive oil,oil{',x' * 9_999}\n",
+        SAID,
+        [("Olive oil", ["oil"])],
+    ),
     "JSON lines with numbers": ('{"title": 1984, "subjects": [7, "8"]}\n', SAID, [("1984", ["7", "8"])]),
     "a packed file": (GOOD, SAID, None),
     "a text of a million characters": (
@@ -173,7 +195,15 @@ SPREADSHEETS: dict[str, tuple[str | bytes, tuple[str, ...], Points | None]] = {
     ),
     "odd characters": ("title,subjects\n\u2028\x85A\x1c\u202eB,\x1boil\n", SAID, [("A\x1c\u202eB", ["\x1boil"])]),
 }
-NAMES = {"tabs": "a.tsv", "a packed file": "a.csv.gz", "JSON lines": "a.jsonl", "JSON lines with nothing": "a.ndjson"}
+NAMES = {
+    "a number of five thousand digits": "a.jsonl",
+    "packed twice": "a.csv.gz",
+    "JSON records in a list": "a.json",
+    "tabs": "a.tsv",
+    "a packed file": "a.csv.gz",
+    "JSON lines": "a.jsonl",
+    "JSON lines with nothing": "a.ndjson",
+}
 
 
 def put(path: Path, content: str | bytes) -> Path:

@@ -1,5 +1,6 @@
 """Spreadsheets: each becomes the data set that it means, or one sentence that names the line, and then nothing else."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -82,10 +83,29 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
         "a.csv: is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
     ),
     "packed, and not named so": (b"\x1f\x8b\x08rest", SAID, "a.csv: is packed: its name should end in .gz"),
+    "packed twice": (gzip.compress(GOOD.encode()), SAID, "a.csv.gz: is packed twice: unpack it once"),
+    "a web page": ("<!DOCTYPE HTML>\n<table>", SAID, "a.csv: is a web page, as some programs export tables: open it"),
+    "XML": ('\ufeff<?xml version="1.0"?>\n<rows/>', SAID, "a.csv: is an XML file, and should be CSV, TSV or JSON"),
     "one column": (
         "title\nOlive oil\n",
         (),
         "line 1: has only one cell: say what stands between cells (--delimiter)",
+    ),
+    "a line above the header": (
+        f"Catalogue of 2020\n\n{GOOD}",
+        SAID,
+        "line 1: has only one cell: say what stands between cells (--delimiter), and take out lines above the header",
+    ),
+    "a first line that says another delimiter": (f"sep=;\n{GOOD}", SAID, "line 2: has only one cell: say what"),
+    "a line end in the middle of a Mac's file": (
+        f"{GOOD[:-1]}".replace("\n", "\r") + "\n",
+        SAID,
+        "a.csv, line 1: has no column 'subjects'",
+    ),
+    "ten thousand columns": (
+        f"{','.join(f'c{n}' for n in range(10_000))}\n{'x,' * 9_999}x\n",
+        (),
+        "'c18', 'c19', …",
     ),
     "a delimiter of two characters": (GOOD, (*SAID, "--delimiter", "||"), "the delimiter '||' should be one character"),
     "one mark for two things": (GOOD, (*SAID, "--delimiter", ";", "--quote", ";"), "should differ"),
@@ -136,6 +156,16 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
         "line 3: the site '../2' cannot be the name of a folder",
     ),
     "not JSON": ('{"title": "a", "subjects": []}\n{"title": \n', SAID, "a.csv, line 2: is not JSON ("),
+    "JSON records in a list": (
+        '[{"title": "a", "subjects": ["b"]}]',
+        SAID,
+        'should be a JSON object, such as {"text": …, "labels": […]}; in a list, each record needs a line of its own',
+    ),
+    "a number of five thousand digits": (
+        f'{{"title": "a", "subjects": [{"9" * 5000}]}}\n',
+        SAID,
+        "line 1: is not JSON (a number in it has too many digits)",
+    ),
     "a JSON list": ('{"title": "a", "subjects": []}\n[1]\n', SAID, "a.csv, line 2: should be a JSON object"),
     "no such field": (
         '{"title": "a", "subject": ["b"]}\n',
@@ -184,10 +214,10 @@ MISTAKES: dict[str, tuple[str | bytes, tuple[str, ...], str]] = {
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_one_sentence_with_its_line_and_nothing_is_left(tmp_path: Path, case: str) -> None:
     content, options, sentence = MISTAKES[case]
-    path = put(tmp_path / "a.csv", content)
+    path = put(tmp_path / NAMES.get(case, "a.csv"), content)
     code, out, err = import_all(tmp_path / "out", path, *options)
     assert (code, out) == (2, "")
     assert sentence in err
     assert (err.count("\n"), err.count("fedmlh: ")) == (1, 1)
     assert len(err) < 500
-    assert list_left(tmp_path) == ["a.csv"]
+    assert list_left(tmp_path) == [path.name]

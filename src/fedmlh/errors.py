@@ -21,7 +21,7 @@ def explain_missing(module: str | None) -> str | None:
     package = (module or "").partition(".")[0]
     if package not in TRAINING:
         return None
-    return f"{package} is not installed; only predicting works without it: {how_to_install('train')}"
+    return f"{package} is not installed; only predicting and importing data work without it: {how_to_install('train')}"
 
 
 def how_to_install(extras: str) -> str:

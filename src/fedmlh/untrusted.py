@@ -69,6 +69,10 @@ def parse_json(content: bytes | str) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number in it has too many digits") from None
     # Such a string could neither be printed nor written. Two halves that form one character are fine.
     if _HALF.search(text):
         try:

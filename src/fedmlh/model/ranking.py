@@ -60,7 +60,8 @@ class Decoder:
         self._compiled = buckets.device.type == "cpu" and buckets.numel() >= _SMALL and _kernels() is not None
 
     @cached_property
-    def _identity(self) -> bool:
+    def is_identity(self) -> bool:
+        """Whether the scores of the one table are those of the labels."""
         num_tables, num_labels = self.buckets.shape
         return num_tables == 1 and self.num_buckets == num_labels and bool((self.buckets[0].diff() == 1).all())
 
@@ -117,13 +118,13 @@ class Decoder:
         """List calls that each decode consecutive points: in blocks by the filter, the rest one at a time."""
         kernels, num_points = _kernels(), len(labels)
         rest = num_points % kernels.BLOCK
-        blocked = 0 if self._identity else num_points - (rest if rest < kernels.FEW else 0)
+        blocked = 0 if self.is_identity else num_points - (rest if rest < kernels.FEW else 0)
         blocks = [
             partial(kernels.filter_blocks, scores, *run, self._order, self._narrow, labels, values, fit)
             for run in _runs(0, blocked, kernels.BLOCK, 4 * threads)
         ]
         return blocks + [
-            partial(kernels.scan, scores, *run, self._narrow, self._identity, labels, values, fit)
+            partial(kernels.scan, scores, *run, self._narrow, self.is_identity, labels, values, fit)
             for run in _runs(blocked, num_points, 1, 4 * threads)
         ]
 

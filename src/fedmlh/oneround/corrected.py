@@ -58,11 +58,10 @@ class CorrectedRanker:
     linear: LinearRanker
     networks: Ranker
 
-    @cached_property
+    @property
     def is_plain(self) -> bool:
         """Whether the linear model has an output per label, to which the networks' scores of labels can be added."""
-        tables, labels = self.linear.decoder.buckets.shape
-        return tables == 1 and labels == self.linear.decoder.num_buckets
+        return self.linear.decoder.is_identity
 
     @cached_property
     def decoder(self) -> Decoder:

@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,20 @@ from fedmlh.errors import BadLine, UserError
 _MARK = "\udcff"
 codecs.register_error("fedmlh.mark", lambda problem: (_MARK, getattr(problem, "end", 0)))
 
-#: How files begin that are not text, and what to do with them.
+_WEB_PAGE = "is a web page, as some programs export tables: open it in a spreadsheet program and save it as CSV (UTF-8)"
+#: How files begin that import does not take, in small letters, and what to do with them.
 _NOT_TEXT = {
-    b"PK\x03\x04": "is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
+    b"pk\x03\x04": "is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
     b"\xd0\xcf\x11\xe0": "is a file of a spreadsheet program: save the sheet as CSV (UTF-8)",
     b"%PDF": "is a PDF file, and should be CSV, TSV or JSON lines",
     b"\x1f\x8b": "is packed: its name should end in .gz",
+    b"<!doctype html": _WEB_PAGE,
+    b"<html": _WEB_PAGE,
+    b"<?xml": "is an XML file, and should be CSV, TSV or JSON lines",
 }
+_PACKED = b"\x1f\x8b"
+_LONGEST_MAGIC = max(map(len, _NOT_TEXT))
+_SAYS_DELIMITER = re.compile(r'"?sep=([^\r\n])"?\r?\n?', re.IGNORECASE)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 #: How much of a file is looked at before it is read.
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 500, 1 << 20
@@ -30,6 +38,12 @@ class Sample:
     """The first lines of a file, with their ends."""
 
     lines: tuple[str, ...]
+
+    @property
+    def delimiter(self) -> str | None:
+        """What the first line says is the delimiter, as spreadsheet programs write it: `sep=;`."""
+        said = _SAYS_DELIMITER.fullmatch(self.lines[0])
+        return said and said[1]
 
     @property
     def first(self) -> str:
@@ -83,8 +97,9 @@ def read_text(path: Origin, encoding: str | None = None) -> Iterator[str]:
     with readable(path), open_bytes(path) as file:
         head = file.peek()
         for magic, problem in _NOT_TEXT.items():
-            if head.startswith(magic):
-                raise UserError(f"{path}: {problem}")
+            if head.removeprefix(codecs.BOM_UTF8)[:_LONGEST_MAGIC].lower().startswith(magic):
+                packed = magic == _PACKED and str(path).endswith(".gz")
+                raise UserError(f"{path}: {'is packed twice: unpack it once' if packed else problem}")
         codec = encoding or ("utf-16" if head[:2] in _UTF_16 else "utf-8")
         lineno, end = 0, "\r" if b"\r" in head and b"\n" not in head else "\n"
         with io.TextIOWrapper(file, codec, errors="fedmlh.mark", newline=end) as text:
@@ -106,5 +121,5 @@ def read_text(path: Origin, encoding: str | None = None) -> Iterator[str]:
                         "holds a NUL, as no text does: take it out, or name the encoding (--encoding utf-16)",
                     )
                 if lineno == 1:
-                    line = line.removeprefix("\ufeff")  # the byte order mark
+                    line = line.lstrip("\ufeff")  # the byte order mark; programs that add one do not look for another
                 yield line if end == "\n" else line.replace("\r", "\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedmlh.data.importing.labels import LabelCells, guess_separator
-from fedmlh.data.importing.sources import Guess, Marks, Source, open_source
+from fedmlh.data.importing.sources import Guess, Marks, Source, list_columns, open_source
 from fedmlh.data.importing.tables import fold
 from fedmlh.data.readers.files import Origin
 from fedmlh.display import is_printable
@@ -152,7 +152,7 @@ def _find_largest(
         measured = [measure(cell) for cell in cells if cell not in (None, "")]
         means.append(sum(measured) / max(1, len(measured)))
     if max(means, default=0) < least:
-        listed = ", ".join(f"'{name:.30}'" for name in source.columns if name)
+        listed = list_columns(source.columns)
         raise UserError(f"{source.path}: which column holds the {what}? Name it (--{what}); there are {listed}")
     return (names[means.index(max(means))],)
 

@@ -17,6 +17,8 @@ from fedmlh.untrusted import parse_json
 JSON_ENDS = (".jsonl", ".ndjson", ".json")
 #: The columns of text and labels in Annif's corpora.
 _ANNIF = ("text", "subject_uris")
+#: Columns that a sentence names.
+_MOST_LISTED = 20
 
 
 class Row(NamedTuple):
@@ -72,7 +74,7 @@ def open_source(
     if is_free and _is_annif(sample):
         return AnnifCorpus(path, marks.encoding), ()
     named = [name for name in names if not name.isdecimal()]
-    said = {"delimiter": marks.delimiter, "quote": marks.quote, "escape": marks.escape}
+    said = {"delimiter": marks.delimiter or sample.delimiter, "quote": marks.quote, "escape": marks.escape}
     dialect, is_named = guess_dialect(sample, named if marks.header else (), **said)
     table = Table(path, marks.encoding, dialect, marks.header, least=1 if may_be_small else 2)
     if is_free and table.known:
@@ -93,7 +95,8 @@ class Table:
         self._first, cells = next(self._records(), (1, []))
         self.columns = tuple(cell.strip() for cell in cells) if header else tuple(str(n + 1) for n in range(len(cells)))
         if len(self.columns) < least:
-            raise BadLine(path, self._first, "has only one cell: say what stands between cells (--delimiter)")
+            hint = "say what stands between cells (--delimiter), and take out lines above the header"
+            raise BadLine(path, self._first, f"has only one cell: {hint}")
         folded = [fold(name) for name in self.columns]
         is_annif = all(folded.count(name) == 1 for name in _ANNIF)
         self.known: tuple[str, str, str] | None = (*_ANNIF, " ") if is_annif else None
@@ -182,7 +185,8 @@ class JsonLines:
                     self.path, lineno, f"is not JSON ({reason}); a record is one object on one line"
                 ) from None
             if not isinstance(record, dict):
-                raise BadLine(self.path, lineno, 'should be a JSON object, such as {"text": …, "labels": […]}')
+                hint = "; in a list, each record needs a line of its own" if isinstance(record, list) else ""
+                raise BadLine(self.path, lineno, f'should be a JSON object, such as {{"text": …, "labels": […]}}{hint}')
             yield lineno, record
 
 
@@ -213,9 +217,15 @@ class AnnifCorpus:
 
 def suggest(name: str, columns: Sequence[str]) -> str:
     """Say which columns there are, and which one was perhaps meant."""
-    listed = ", ".join(f"'{column:.30}'" for column in columns[:20] if column)
+    listed = list_columns(columns)
     near = difflib.get_close_matches(fold(name[:80]), [fold(column) for column in columns], n=1)
     return f"did you mean '{near[0]}'? There are {listed}" if near else f"there are {listed}"
+
+
+def list_columns(columns: Sequence[str]) -> str:
+    """Return the names of the first columns."""
+    named = [f"'{column:.30}'" for column in columns if column]
+    return ", ".join(named[:_MOST_LISTED]) + (", …" if len(named) > _MOST_LISTED else "")
 
 
 def is_object(line: str) -> bool:

@@ -36,11 +36,13 @@ class Dialect:
             raise UserError(f"the delimiter, the quote and the escape should differ, and are {', '.join(given)}")
 
     def parse(self, lines: Iterable[str]) -> Any:
-        """Return a reader of the csv module over these lines; where a CR ends no line, cells have a stand-in."""
+        """Return a reader of the csv module over the lines of a file; where a CR ends no line, cells have a stand-in.
+
+        A first line that only says what the delimiter is counts as blank.
+        """
         csv.field_size_limit(MAX_LINE)
         return csv.reader(
-            # The module would end a record at a CR that ends no line.
-            (_LONE.sub(_STAND_IN, line) if "\r" in line else line for line in lines),
+            self._prepare(lines),
             delimiter=self.delimiter,
             quotechar=self.quote or None,
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
@@ -48,6 +50,14 @@ class Dialect:
             skipinitialspace=self.delimiter != " ",
             strict=True,
         )
+
+    def _prepare(self, lines: Iterable[str]) -> Iterator[str]:
+        for number, line in enumerate(lines):
+            if number == 0 and Sample((line,)).delimiter == self.delimiter:
+                yield "\n"
+            else:
+                # The module would end a record at a CR that ends no line.
+                yield _LONE.sub(_STAND_IN, line) if "\r" in line else line
 
 
 def read_cells(path: Origin, lines: Iterable[str], dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
