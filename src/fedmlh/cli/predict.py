@@ -104,7 +104,7 @@ def predict(
             _write(out, model, records, answers, why)
         elif points is None or console.is_terminal:
             for record, labels in answers:
-                _show(record.text if points is None else _title(record), labels)
+                _show((record.text or "(no text)") if points is None else _title(record), labels)
         else:
             for line in write_json(model, records, answers):
                 print(escape_json(line), end="")
