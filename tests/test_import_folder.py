@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import TINY, invoke
+from command_line import invoke
 from fedmlh.data.importing.points import is_test
 from fedmlh.data.readers.formats import load
 from spreadsheets import import_all, list_left, put, read_ids, read_points
@@ -116,8 +116,10 @@ def test_the_command_that_is_named_next_runs(tmp_path: Path) -> None:
     assert "2 sites (training + test points): north" in out
     run, preset, *rest = command.split()
     assert (run, preset) == ("run", "recommended")
-    code, _, err = invoke(run, "demo", "--rounds", 1, *TINY, "--set", "num_buckets=4", *rest, "--out", tmp_path / "run")
+    quick = ["--set", "training=one-round", "--set", "correct=0"]
+    code, _, err = invoke(run, preset, *quick, *rest, "--out", tmp_path / "run")
     assert code == 0, err
+    assert "2 clients (the data's site folders)" in err
 
 
 def test_sites_may_use_the_same_ids(tmp_path: Path) -> None:

@@ -222,6 +222,9 @@ def test_standard_input_is_read_as_a_file(
     assert pipe(lines.read_text())[1] == predict(model, "--input", lines)[1]
     texts = put(tmp_path / "a.jsonl", '{"text": "Olive oil", "n": 1}\n')
     assert pipe(texts.read_text())[1] == predict(model, "--input", texts)[1]
+    for _ in range(2):  # the second time the file is replaced
+        assert pipe(GOOD, "--column", "title", "--out", tmp_path / "out.csv")[0] == 0
+        assert read_table(tmp_path / "out.csv")[0] == ["id", "title", "note", "labels", "probabilities"]
     code, out, err = pipe("title\n\xe9,\n", "--column", "titel")
     assert (code, out) == (2, "")
     assert "standard input, line 1: has no column 'titel': did you mean 'title'?" in err

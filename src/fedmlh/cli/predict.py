@@ -104,7 +104,7 @@ def predict(
             _write(out, model, records, answers, why)
         elif points is None or console.is_terminal:
             for record, labels in answers:
-                _show(record.text if points is None else _title(record), labels)
+                _show((record.text or "(no text)") if points is None else _title(record), labels)
         else:
             for line in write_json(model, records, answers):
                 print(escape_json(line), end="")
@@ -117,7 +117,7 @@ def predict(
 def _check_out(out: Path, points: Path | None) -> None:
     """Refuse a file that cannot be written, before any work is done for it."""
     check_target(out)
-    if points is not None and (out.resolve() == points.resolve() or (out.exists() and out.samefile(points))):
+    if points is not None and points.exists() and out.exists() and out.samefile(points):
         raise UserError(f"--out {out} would replace the --input: name another file")
     if out.suffix not in _ENDS:
         raise UserError(f"--out {out} should end in .csv, .tsv or .jsonl, which says how to write it")
