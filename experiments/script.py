@@ -52,11 +52,12 @@ def tell(job: Job, outcome: Found | str, done: float, total: float) -> None:
 
 
 def train(
-    config: fedmlh.Config, data: str, engine: Engine = live_in_process
+    config: fedmlh.Config, data: str | fedmlh.Dataset, engine: Engine = live_in_process
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the summary of a run, and the record of each round."""
     with tempfile.TemporaryDirectory() as folder:
-        done = fedmlh.run(config, load(data), Path(folder) / "run", engine=engine, workers=1, progress=False)
+        dataset = load(data) if isinstance(data, str) else data
+        done = fedmlh.run(config, dataset, Path(folder) / "run", engine=engine, workers=1, progress=False)
         return done.summary, list(map(json.loads, (done.folder / "metrics.jsonl").read_text().splitlines()))
 
 

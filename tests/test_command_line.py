@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 import fedmlh
 from command_line import TINY, call
 from fedmlh.config import Config, presets
+from texts import write_text_set
 
 ROOT = Path(__file__).parent.parent
 EURLEX = ROOT.parent / "shared" / "data" / "EurLex-EuroVoc-titles-4K"
@@ -107,17 +108,6 @@ def test_eval_repeats_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert values["psp"] == summary["psp"]
     assert values["precision_infrequent"] == summary["precision_infrequent"]
-
-
-def write_text_set(folder: Path) -> None:
-    topics = {"olive oil": "olive oil press", "sea fish": "cod herring catch", "railway": "train track gauge"}
-    folder.mkdir()
-    for part, count in (("trn", 90), ("tst", 30)):
-        lines = []
-        for number in range(count):
-            name, words = list(topics.items())[number % 3]
-            lines.append(json.dumps({"text": f"report {number} on {words}", "labels": [name]}))
-        (folder / f"{part}.jsonl").write_text("\n".join(lines))
 
 
 @pytest.mark.parametrize("features", ["hashing", "tfidf"])

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import fedmlh
+from command_line import TINY, call
 from drawn_models import BASE, make_bundle
 from fedmlh.cli.federation import _watch
 from fedmlh.comparison.comparison import compare
@@ -29,7 +30,7 @@ from fedmlh.federated import task
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.guides import GUIDES, list_unusual
 from fedmlh.serving.predictor import Model
-from test_command_line import TINY, call, write_text_set
+from texts import write_text_set
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "fedmlh"

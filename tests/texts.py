@@ -20,3 +20,15 @@ def write_text(folder: Path, lines: list[tuple[str, list[str]]], labels: tuple[s
     if labels:
         (folder / "labels.txt").write_text("".join(label + "\n" for label in labels))
     return folder
+
+
+def write_text_set(folder: Path) -> None:
+    """Write a data folder in which three labels each have words of their own."""
+    topics = {"olive oil": "olive oil press", "sea fish": "cod herring catch", "railway": "train track gauge"}
+    folder.mkdir()
+    for part, count in (("trn", 90), ("tst", 30)):
+        lines = []
+        for number in range(count):
+            name, words = list(topics.items())[number % 3]
+            lines.append(json.dumps({"text": f"report {number} on {words}", "labels": [name]}))
+        (folder / f"{part}.jsonl").write_text("\n".join(lines))
