@@ -36,21 +36,19 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.metrics import ONE, Metrics
 from fedmlh.evaluation.questions import Report, read_report, write_report
 from fedmlh.federated.messages import QuestionHeader, Rejected
+from peak_memory import PEAK
 
 HERE = Path(__file__).parent
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
 # Memory, in a process of its own.
 
-PROBE = """
+PROBE = (
+    PEAK
+    + """
 import json, sys
-from pathlib import Path
 from fedmlh.errors import UserError
 {imports}
-
-def peak():  # VmHWM starts with the program; ru_maxrss would start with what the parent has used
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
 
 base, said, made = peak(), "", None
 try:
@@ -59,6 +57,7 @@ except UserError as error:
     said = str(error)
 print(json.dumps({{"grown": peak() - base, "said": said, "made": made}}))
 """
+)
 LOAD = (
     # What text needs is loaded before memory is counted, and only for text.
     "from fedmlh.data.readers.formats import load; from fedmlh.data.text import TextFeatures\n"

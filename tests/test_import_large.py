@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-PROBE = """
-import json, resource, sys
-from pathlib import Path
+from peak_memory import PEAK
+
+PROBE = (
+    PEAK
+    + """
+import json, sys
 from fedmlh.data.importing.folder import write_folder
 from fedmlh.data.importing.reading import Columns, understand
 from fedmlh.data.importing.sources import Marks
 
 reading = understand([Path(sys.argv[1])], Columns(("title",), ("subjects",), ";", sys.argv[3] or None), Marks())
 counts = write_folder(reading, None, Path(sys.argv[2])).counts
-print(json.dumps([counts.rows, counts.pairs, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+print(json.dumps([counts.rows, counts.pairs, peak()]))
 """
+)
 
 
 def write(path: Path, megabytes: int) -> int:

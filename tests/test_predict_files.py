@@ -26,6 +26,7 @@ from fedmlh.errors import UserError
 from fedmlh.serving.answers import answer, write_json, write_table
 from fedmlh.serving.predictor import Model
 from fedmlh.serving.records import Record, open_records
+from peak_memory import PEAK
 from spreadsheets import NAMES, SPREADSHEETS, TWO, list_left, put
 
 #: A model of texts whose labels are called by their names alone.
@@ -423,15 +424,18 @@ def test_records_are_answered_some_after_another() -> None:
         assert 1 <= taken <= most
 
 
-PROBE = """
-import resource, sys
+PROBE = (
+    PEAK
+    + """
+import sys
 from fedmlh.cli import main
 sys.argv[0] = "fedmlh"
 try:
     main()
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak())
 """
+)
 
 
 @pytest.mark.slow
