@@ -166,7 +166,7 @@ def _multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     BLAS would start threads for it, which cost more than the product: up to ten times on a machine that is busy.
     """
-    return np.einsum("i,ij->j", rows[0], weights)[None] if len(rows) == 1 else rows @ weights
+    return np.asarray(np.einsum("i,ij->j", rows[0], weights)[None] if len(rows) == 1 else rows @ weights)
 
 
 def find_likelihood(config: Config) -> Callable[[np.ndarray], np.ndarray]:
