@@ -20,6 +20,7 @@ bench: $(VENV)/.ready  ## side-by-side timings, written to benchmarks/results
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/predict.py
 
 bench-peers: $(PEERS)/.ready  ## whole rounds against pfl and Flower, in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers.py

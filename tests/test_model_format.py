@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import HashingVectorizer
@@ -83,12 +83,14 @@ def test_a_predictor_from_the_page_alone_agrees(tmp_path: Path, name: str) -> No
     assert_same(Model.load(tmp_path / "model"), Predictor(tmp_path / "model"), asked, 9)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_words_and_features_of_any_text(text: str) -> None:
     rows, dim = FORMS["hashing"].read([text]), FORMS["hashing"].num_features
     assert set(rows.columns.tolist()) == {find_feature(word, dim) for word in find_words(text)}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 0, 0, 1, 2, 7, 40, 10**6]), max_size=300))
 def test_vectors_are_decoded_as_the_page_says(values: list[int]) -> None:
     assert decode_sparse(encode_sparse(np.array(values, np.int64)), len(values)) == values
