@@ -13,6 +13,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
+from fedmlh.runs.chronicle import EVENTS
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.sizing import OPEN, list_open
 from fedmlh.storage import FORMAT_VERSION, write_atomically
@@ -164,7 +165,7 @@ class RunFolder:
 
 
 def _is_no_result(name: str) -> bool:
-    return name in ("config.toml", LOCK) or is_draft(name)
+    return name in ("config.toml", EVENTS, LOCK) or is_draft(name)
 
 
 def _parse_records(text: str) -> list[dict[str, Any]]:
