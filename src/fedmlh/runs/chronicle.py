@@ -157,7 +157,7 @@ class Chronicle:
 
     def _take_replies(self, when: float, values: Any) -> None:
         if self.waiting is not None and _place(values) == (self.waiting.round, self.waiting.attempt):
-            self.waiting.replied.update(_clients(values["clients"]))
+            self.waiting.replied.update(set(self.waiting.clients).intersection(_clients(values["clients"])))
 
     def _take_attempt(self, when: float, values: Any) -> None:
         place = _place(values)
