@@ -4,6 +4,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
+from socket import socket
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from fedmlh.errors import UserError
 from fedmlh.lock import is_held
 from fedmlh.runs.chronicle import Chronicle, Follower
 from fedmlh.web.app import make_app
+from fedmlh.web.limits import Limits
+from fedmlh.web.listen import make_server
 from fedmlh.web.watch_page import View, read_page, render
 
 HOST = "127.0.0.1"
@@ -69,3 +72,10 @@ def find_run(folder: Path) -> Path:
     if (folder / "public").is_dir() and (folder / "server").is_dir():
         return folder / "run"  # of a federation
     return folder
+
+
+def run_watch(folder: Path, bound: socket, key: str) -> None:
+    """Show a run folder until the process is told to stop."""
+    limits = Limits()
+    bound.listen(limits.connections)
+    make_server(make_watch_app(folder, key), limits).run([bound])
