@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from fedmlh.display import escape_html
 
@@ -86,15 +85,15 @@ def find_ticks(low: float, high: float, most: int = 5) -> list[float]:
 def spread(heights: Sequence[float], top: float, bottom: float) -> list[float]:
     """Return places for texts at these heights, moved apart where they would cover each other."""
     order = sorted(range(len(heights)), key=lambda number: heights[number])
-    placed = [heights[number] for number in order]
-    for number in range(1, len(placed)):
-        placed[number] = max(placed[number], placed[number - 1] + _LINE)
-    over = max(0.0, placed[-1] - bottom) if placed else 0.0
-    placed = [height - over for height in placed]
-    for (number, height), (_, below) in reversed(list(pairwise(enumerate(placed)))):
-        placed[number] = min(height, below - _LINE)
+    placed: list[float] = []
+    for number in order:
+        placed.append(max(heights[number], placed[-1] + _LINE if placed else top))
+    lowest = bottom
+    for at in reversed(range(len(placed))):
+        placed[at] = min(placed[at], lowest)
+        lowest = placed[at] - _LINE
     found = dict(zip(order, placed, strict=True))
-    return [max(top, found[number]) for number in range(len(heights))]
+    return [found[number] for number in range(len(heights))]
 
 
 def _show(value: float) -> str:

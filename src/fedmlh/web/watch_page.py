@@ -126,7 +126,8 @@ def tell_state(view: View) -> str:
     if waiting is None:
         doing = chronicle.step or ("measuring" if (rounds + 1, 0) in chronicle.attempts else "beginning")
         return f"Round {min(rounds + 1, beginning.rounds):,} of at most {beginning.rounds:,}: {doing}."
-    asked = f"{len(waiting.replied):,} of {count(len(waiting.clients), 'client')} have replied ({waiting.part})"
+    noun = "site" if beginning.sites else "client"
+    asked = f"{len(waiting.replied):,} of {count(len(waiting.clients), noun)} replied ({waiting.part})"
     again = f", attempt {waiting.attempt + 1:,}" if waiting.attempt and waiting.part == "updates" else ""
     return f"Round {waiting.round:,} of at most {beginning.rounds:,}{again}: {asked}."
 
