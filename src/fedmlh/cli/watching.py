@@ -31,6 +31,7 @@ def watch(
     begun = Follower(folder).read().beginning is not None  # a file that is none is refused here
     with bind(HOST, port) as bound, contextlib.suppress(KeyboardInterrupt, Terminated), contextlib.ExitStack() as stack:
         address = f"{show_address(bound)}{key}/"
+        bound.listen()  # a browser that is quicker than the server waits
         console.print(address, soft_wrap=True)
         if not begun:
             tell(f"{folder} has no events yet: the page shows the run once it begins")

@@ -76,6 +76,4 @@ def find_run(folder: Path) -> Path:
 
 def run_watch(folder: Path, bound: socket, key: str) -> None:
     """Show a run folder until the process is told to stop."""
-    limits = Limits()
-    bound.listen(limits.connections)
-    make_server(make_watch_app(folder, key), limits).run([bound])
+    make_server(make_watch_app(folder, key), Limits()).run([bound])
