@@ -201,6 +201,13 @@ def test_a_folder_that_holds_only_events_is_free(tmp_path: Path) -> None:
     assert (chronicle.outcome, list(chronicle.attempts)) == ("finished", [(1, 0)])
 
 
+def test_events_of_something_else_are_not_added_to(tmp_path: Path) -> None:
+    (tmp_path / EVENTS).write_text("my own\n")
+    with pytest.raises(UserError, match="is not empty"):
+        run(SHORT, DATA, tmp_path)
+    assert (tmp_path / EVENTS).read_text() == "my own\n"
+
+
 def weigh(folder: Path) -> tuple[bytes, list[object]]:
     """Return a model's weights, and the figures of its rounds without times."""
     records = RunFolder(folder).read_metrics()

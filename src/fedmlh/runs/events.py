@@ -33,29 +33,27 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | 
 
 
 class EventFile:
-    """The file, opened to be appended to; the first problem is told, and ends the writing."""
+    """The file, to be appended to; the first problem is told, and ends the writing."""
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         self.path = folder / EVENTS
         self.tell = tell
         self.known = Chronicle()
         self._handle: int | None = None
+
+    def open(self) -> None:
+        """Open the file behind its last line, and read what it says."""
         try:
-            self._handle = self._open()
-            self.known = Follower(folder).read()
+            self._handle = os.open(self.path, _FLAGS, 0o666)
+            about = os.fstat(self._handle)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+                raise UserError("not a file of its own")
+            # A line that was cut off when its process was killed stays alone: readers leave it out.
+            if about.st_size and os.pread(self._handle, 1, about.st_size - 1) != b"\n":
+                os.write(self._handle, b"\n")
+            self.known = Follower(self.path.parent).read()
         except (OSError, UserError) as error:
             self._give_up(error)
-
-    def _open(self) -> int:
-        handle = os.open(self.path, _FLAGS, 0o666)
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-            os.close(handle)
-            raise UserError("not a file of its own")
-        # A line that was cut off when its process was killed stays alone: readers leave it out.
-        if about.st_size and os.pread(handle, 1, about.st_size - 1) != b"\n":
-            os.write(handle, b"\n")
-        return handle
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Write one line; it is in the file when this returns."""
@@ -102,7 +100,9 @@ class EventLog:
 
     @contextmanager
     def record(self, config: Config, sites: Sequence[str], *, resumed: bool) -> Iterator[None]:
-        """Write how the run begins and how it ends; close the file."""
+        """Open the file, write how the run begins and how it ends, and close the file."""
+        if self._file is not None:
+            self._file.open()
         self.write(
             "begin",
             name=config.name,

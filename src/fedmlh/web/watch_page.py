@@ -40,7 +40,7 @@ class View:
 
     @property
     def works(self) -> bool:
-        """Say whether the run goes on as far as its events tell."""
+        """Say whether the run has begun and not ended, as far as its events tell."""
         return self.chronicle.beginning is not None and self.chronicle.outcome is None
 
 
@@ -140,7 +140,7 @@ def _tell_tested(chronicle: Chronicle) -> str:
 
 
 def estimate_left(chronicle: Chronicle, now: float) -> float | None:
-    """Return the seconds until the last round at most; None if it cannot be said.
+    """Return about how many seconds all rounds that are left will take; None if it cannot be said.
 
     The first round after a start also loads and compiles: it counts only if there is no other.
     """
@@ -152,7 +152,8 @@ def estimate_left(chronicle: Chronicle, now: float) -> float | None:
     if not spent:
         return None
     one = max(0.0, median(spent[-_RECENT:] if len(spent) == 1 else spent[1:][-_RECENT:]))
-    return max(0.0, one * (beginning.rounds - latest.round) - max(0.0, now - latest.time))
+    left = max(0, beginning.rounds - latest.round)
+    return one * left - (min(one, max(0.0, now - latest.time)) if left else 0.0)
 
 
 def _show_now(view: View) -> str:
@@ -169,7 +170,7 @@ def _show_now(view: View) -> str:
     best = chronicle.rounds.get(chronicle.best_round or 0) or max(chronicle.rounds.values(), key=_score, default=None)
     sent = sum(line.bytes_up + line.bytes_down for line in chronicle.rounds.values())
     facts = {"rounds finished": f"{0 if latest is None else latest.round:,} of at most {beginning.rounds:,}"}
-    facts["time left"] = NOTHING if left is None or not view.is_held else f"at most {_show_span(left)}"
+    facts["time left"] = NOTHING if left is None or not view.is_held else f"about {_show_span(left)}"
     if best is not None and best.precision:
         ks, shares = "/".join(map(str, best.precision)), "/".join(map(show_share, best.precision.values()))
         facts |= {"best round": f"{best.round:,}", f"its P@{ks}, {best.judged}": f"{shares} %"}
