@@ -164,11 +164,13 @@ def test_a_line_that_was_cut_off_stays_alone(tmp_path: Path, cut: int) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole + whole.splitlines()[-2][:cut])  # as a kill leaves it
     follower = Follower(tmp_path / "run")
+    first = follower.read().beginning
     assert follower.read().unreadable == 0  # it may still be written
     run(SHORT.replace(rounds=2), DATA, tmp_path / "run", resume=True)
     assert path.read_bytes().startswith(whole)
     chronicle = follower.read()
     assert (chronicle.unreadable, chronicle.outcome, sorted(chronicle.rounds)) == (1, "finished", [1, 2])
+    assert chronicle.beginning != first  # the first line that the resumed run wrote can be read
 
 
 def test_a_run_that_is_given_up_says_why(tmp_path: Path) -> None:
@@ -323,6 +325,33 @@ def test_a_line_of_nonsense_is_left_out(line: bytes) -> None:
     assert sorted(chronicle.rounds) == [1, 2]
     assert chronicle.attempts == {}
     assert chronicle.outcome is None
+
+
+def test_what_a_resumed_run_repeats_is_forgotten() -> None:
+    chronicle = Chronicle()
+    begin = {
+        "name": "x",
+        "method": "fedmlh",
+        "seed": 0,
+        "clients": 2,
+        "sampled": 2,
+        "rounds": 9,
+        "patience": 0,
+        "sites": [],
+    }
+    attempts = [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1)]
+    chronicle.add(make_line("begin", **begin, resumed=False))
+    for round_index, attempt in attempts:
+        chronicle.add(make_line("attempt", round=round_index, attempt=attempt, accepted=[0], refused=[]))
+    for round_index in (1, 2):
+        chronicle.add(make_line("round", **{**ROUND, "round": round_index}))
+    chronicle.add(make_line("begin", **begin, resumed=True))
+    chronicle.add(make_line("resume", round=2, attempt=1))  # an attempt at round 3 was given up, and counts
+    assert (sorted(chronicle.rounds), list(chronicle.attempts)) == ([1, 2], attempts[:4])
+    chronicle.add(make_line("resume", round=1, attempt=0))
+    assert (sorted(chronicle.rounds), list(chronicle.attempts)) == ([1], attempts[:1])
+    chronicle.add(make_line("begin", **begin, resumed=False))
+    assert (chronicle.rounds, chronicle.attempts) == ({}, {})
 
 
 def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:
