@@ -239,6 +239,13 @@ for command in ("report", "predict"):
             if command == "report":
                 return ["report", str(world.place / "run"), "--out", out]
             points = str(world.place / "xmc" / "test.txt")
-            return ["predict", str(world.place / "run"), "--input", points, "--out", f"{out}.jsonl"]
+            return [
+                "predict",
+                str(world.place / "run"),
+                "--input",
+                points,
+                "--out",
+                out if how != "a long name" else f"{out}.csv",
+            ]
 
         add(f"{command} to {how}", write_file)

@@ -87,7 +87,7 @@ class Table:
     """CSV or TSV with a header, whose columns have its names, or without one, whose columns are numbered from 1."""
 
     def __init__(self, path: Origin, encoding: str | None, dialect: Dialect, header: bool, *, least: int = 2) -> None:
-        """Read the first record, which has at least so many cells."""
+        """Read the first record; refuse one with fewer cells than `least`."""
         self.path, self.dialect = path, dialect
         self._encoding, self._header = encoding, header
         self._first, cells = next(self._records(), (1, []))
