@@ -79,12 +79,15 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
     except (OSError, UnicodeError) as problem:
         sentence = problem.strerror if isinstance(problem, OSError) else "no address"
         raise UserError(f"cannot listen at {host}, port {port} ({sentence}): choose another --host or --port") from None
-    bound.set_inheritable(True)
     return bound
 
 
