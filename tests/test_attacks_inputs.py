@@ -365,7 +365,7 @@ def test_attack_15_label_names_do_not_steer_the_terminal(tmp_path: Path, monkeyp
     code, stdout, stderr = invoke(["predict", "out", "--input", str(tmp_path / "jsonl" / "tst.jsonl"), "--top", "12"])
     assert code == 0, stderr
     assert_harmless(stdout, stderr)
-    predicted = {label["key"] for line in stdout.splitlines() for label in json.loads(line)["labels"]}
+    predicted = {label["key"] for line in stdout.splitlines() for label in json.loads(line)["predicted_labels"]}
     assert predicted == {name.partition("\t")[0] for name in names}
 
 

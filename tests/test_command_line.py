@@ -225,7 +225,7 @@ def test_an_svmlight_model_reads_features_as_its_training_files_did(tmp_path: Pa
     assert call(*run, *flags, "--out", tmp_path / "r") == 0
     (tmp_path / "ask.svm").write_text("2:1\n3:1\n")
     assert call("predict", tmp_path / "r", "--input", tmp_path / "ask.svm", "--out", tmp_path / "said.jsonl") == 0
-    said = [json.loads(line)["labels"][0]["key"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    said = [json.loads(line)["labels"][0]["name"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert said == ["1", "2"]
 
 

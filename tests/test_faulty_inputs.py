@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(world, tmp_path, monkeypatch
             "--input",
             str(world.place / "xmc" / "test.txt"),
             "--out",
-            out,
+            f"{out}.csv",
         ],
         "report": ["report", str(world.place / "run"), "--out", out],
     }

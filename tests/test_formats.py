@@ -350,7 +350,6 @@ def test_read_points_of_numbers(folder: Path) -> None:
         ("b.svm", {"num_features": 2}, "has a feature 2, the model was trained on 2 features"),
         ("b.svm", {"num_features": 3, "first_feature": 1}, "has a feature 0"),
         ("a.txt", {"num_features": 4}, "has 3 features, the model was trained on 4"),
-        ("X.trn.npz", {"text": True}, "holds features, but the model was trained on text"),
         ("e.x", {}, "should end in"),
         ("none.svm", {}, "should be a file"),
     ):

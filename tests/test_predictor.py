@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,30 +14,17 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 from sklearn.utils import murmurhash3_32
 
+from drawn_models import BASE, D, P, calibrate, make_bundle
 from fedmlh.config import Config
-from fedmlh.data.dataset import Labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
-from fedmlh.evaluation.calibration import NUM_BINS, Curve, Scale
-from fedmlh.federated.task import Task
 from fedmlh.hashing.murmur import hash_integers, hash_strings
 from fedmlh.hashing.rows import Rows
-from fedmlh.oneround.linear import compress
-from fedmlh.oneround.terms import Counts, Terms
-from fedmlh.runs.model_folder import Bundle, Networks
+from fedmlh.runs.model_folder import Bundle
 from fedmlh.runs.model_tools import make_tools
 from fedmlh.serving.predictor import Model
 
-D, P, N = 40, 30, 12
-BASE = Config(
-    num_tables=3,
-    num_buckets=8,
-    feature_dim=16,
-    hidden_sizes=(5,),
-    num_clients=2,
-    clients_per_round=2,
-    label_map="murmur3",
-)
+N = 12
 TEXTS = [
     "The cat sat on the mat",
     "a dog chased the cat",
@@ -53,30 +39,6 @@ def points(seed: int, d: int = D) -> csr_matrix:
     X = csr_matrix(random_sparse(N, d, 0.2, format="csr", random_state=seed), dtype=np.float32)
     X.data *= np.random.default_rng(seed).choice([-1, 1, 3], len(X.data)).astype(np.float32)
     return X
-
-
-def make_bundle(
-    config: Config, seed: int, *, d: int = D, text: TextFeatures | None = None, beside: bool = False
-) -> Bundle:
-    """Make a model with drawn weights, as a run would leave one."""
-    rng = np.random.default_rng(seed)
-    task = Task(config, d, P)
-    seeds, labels = task.draw_seeds(), Labels(tuple(f"key-{n}" for n in range(P)), tuple(f"name {n}" for n in range(P)))
-    terms, networks = None, None
-    if config.training == "one-round":
-        frequencies = rng.integers(0, 4, d)
-        terms = Terms(Counts(6, frequencies), 10 if config.label_map == "murmur3" else 0, True)
-        slots, outputs = terms.slots(seeds).count + 1, task.num_tables * task.num_outputs
-        drawn = rng.normal(size=(slots, outputs)).astype(np.float32)
-        block = np.arange(outputs)
-        weights = compress(lambda columns: drawn[:, columns], iter([block]), np.ones(slots), (outputs, drawn.size // 2))
-        if beside:
-            other = Task(BASE.replace(seed=9), d, P)
-            half = rng.normal(size=other.stack.num_parameters).astype(np.float16)
-            networks = Networks(other, other.draw_seeds(), half, 0.3)
-    else:
-        weights = rng.normal(size=task.stack.num_parameters).astype(np.float32)
-    return Bundle(task, seeds, weights, labels, text, "drawn", None, terms, networks)
 
 
 def by_torch(bundle: Bundle, X: csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -327,9 +289,7 @@ def test_labels_below_the_threshold_are_left_out_and_scores_without_a_curve_take
     bundle, X = make_bundle(BASE.replace(decoding="logits"), 2), points(2)
     with pytest.raises(UserError, match="no probabilities"):
         Model(bundle).predict(X, threshold=0.1)
-    edges = tuple(np.linspace(-5, 5, NUM_BINS + 1).tolist())
-    curve = Curve(Scale("plain", edges), 99, (100,) * NUM_BINS, tuple(range(0, 3 * NUM_BINS, 3)))
-    model = Model(replace(bundle, curve=curve))
+    model = Model(calibrate(bundle))
     everything, some = model.predict(X, P), model.predict(X, P, threshold=0.5)
     assert some == [[label for label in labels if label["probability"] >= 0.5] for labels in everything]
     assert 0 < sum(map(len, some)) < sum(map(len, everything))

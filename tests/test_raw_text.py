@@ -177,11 +177,8 @@ def test_folders_that_are_not_data_sets(folder: Path) -> None:
         load(folder, data_format="text")
 
 
-def test_read_points_of_text(folder: Path) -> None:
-    put(folder, a__jsonl='{"text": "red"}\n', b__txt="blue fish\r\n\nlast", **{"c.jsonl.gz": '{"title": "t"}\n'})
-    assert read_points(folder / "a.jsonl", text=True) == ["red"]
-    assert read_points(folder / "b.txt", text=True) == ["blue fish", "", "last"]
-    assert read_points(folder / "c.jsonl.gz", text=True) == ["t"]
+def test_text_is_no_points_of_a_model_of_features(folder: Path) -> None:
+    put(folder, a__jsonl='{"text": "red"}\n')
     with pytest.raises(UserError, match="holds text, but the model was trained on features"):
         read_points(folder / "a.jsonl", num_features=3)
 

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,12 +16,13 @@ from dataclasses import dataclass
 from email.message import Message
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import command_line
-from browser import DOWN, ENTER, TAB, Browser, browsing, needs_chromium
+from browser import ENTER, SPACE, TAB, Browser, browse, needs_chromium
 from fedmlh.config import Config
 from fedmlh.display import escape_html
 from fedmlh.errors import UserError
@@ -35,9 +35,9 @@ from fedmlh.runs.events import EventFile, EventLog
 from fedmlh.runs.folder import RunFolder
 from fedmlh.web.curves import Curve, draw_curves, find_ticks, spread
 from fedmlh.web.limits import Limits
-from fedmlh.web.listen import bind, make_server
 from fedmlh.web.watch import HOST, find_run, make_watch_app
 from fedmlh.web.watch_page import View, estimate_left, render
+from served import answering
 from tiny import TINY
 from waiting import PATIENCE, wait_for
 
@@ -374,17 +374,8 @@ class Asker:
 @contextmanager
 def serving(folder: Path) -> Iterator[Asker]:
     """Serve the page in this process, on a real socket."""
-    limits = Limits()
-    server = make_server(make_watch_app(folder, KEY), limits)
-    with bind(HOST, 0) as bound:
-        bound.listen(limits.connections)
-        thread = threading.Thread(target=server.run, args=([bound],))
-        thread.start()
-        try:
-            yield Asker(bound.getsockname()[1])
-        finally:
-            server.should_exit = True
-            thread.join()
+    with answering(make_watch_app(folder, KEY), Limits()) as port:
+        yield Asker(port)
 
 
 def test_the_page_is_for_whoever_knows_its_address(tmp_path: Path) -> None:
@@ -576,78 +567,80 @@ def test_a_federation_of_real_processes_can_be_watched(tmp_path: Path) -> None:
     assert chronicle.unreadable == 0
 
 
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(window: Browser) -> Browser:
-    """Give the window, in which nothing is open and of which nothing has been told."""
-    window.open("about:blank")
-    window.requests()
-    window.complaints()
-    return window
+def look(browser: Browser, expression: str) -> Any:
+    """Return the value of an expression of the page."""
+    return browser.run(f"return {expression}")
 
 
 @pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("width", [1200, 390])
-def test_a_browser_shows_the_run_as_it_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser, width: int
-) -> None:
+def test_a_browser_shows_the_run_as_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """By keyboard alone; nothing else is asked for, and the window never scrolls sideways."""
-    story = Story(tmp_path, monkeypatch)
+    story = Story(tmp_path / "run", monkeypatch)
     for round_index in range(1, 25):
         story.finish(round_index, refusals=(Refusal(1, Reason.LATE, "late"),))
-    with hold(tmp_path), watching(tmp_path) as address:
-        browser.open(address, width)
-        assert browser.ask("document.title") == "24/30 – library network"
-        # Tab leads to the button and to each table, which then scrolls by key.
-        places = []
-        for _ in range(4):
-            browser.press(TAB)
-            places.append(browser.ask("document.activeElement.id"))
-        assert places == ["pause", "round-table", "site-table", "time-table"]
-        browser.ask("document.getElementById('round-table').focus()")
-        browser.press(DOWN, DOWN)
-        wait_for(lambda: browser.ask("document.getElementById('round-table').scrollTop") > 0)
-        # What is new appears, and neither the focus nor the place in the table is lost.
-        story.finish(25)
-        wait_for(lambda: browser.ask("document.title") == "25/30 – library network")
-        assert browser.ask("document.activeElement.id") == "round-table"
-        assert browser.ask("document.getElementById('round-table').scrollTop") > 0
-        assert browser.ask("document.getElementById('said').textContent") == "Round 25 of at most 30 has finished."
-        # The button stops that.
-        browser.ask("document.getElementById('pause').focus()")
-        browser.press(ENTER)
-        assert browser.ask("document.activeElement.textContent") == "Continue"
-        story.finish(26)
-        asked = len(browser.requests())
-        assert asked >= 2
-        browser.press(ENTER)
-        wait_for(lambda: browser.ask("document.title") == "26/30 – library network")
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
-        assert browser.complaints() == []
-        assert {request for request in browser.requests() if not request.startswith("data:")} == {address}
-    wait_for(lambda: "does not answer" in browser.ask("document.getElementById('link').textContent"))
-    assert "26 of at most 30" in browser.ask("document.getElementById('now').textContent")  # what was shown stays
+    with browse(tmp_path, width) as browser, hold(tmp_path / "run"):
+        with watching(tmp_path / "run") as address:
+            browser.requests()
+            browser.complaints()
+            browser.open(address)
+            assert look(browser, "document.title") == "24/30 – library network"
+            # Tab leads to the button and to each table, which then scrolls by key.
+            places = []
+            for _ in range(4):
+                browser.press(TAB)
+                places.append(browser.focus)
+            assert places == ["pause", "round-table", "site-table", "time-table"]
+            browser.run("document.getElementById('round-table').focus()")
+            browser.press(SPACE)
+            wait_for(lambda: look(browser, "document.getElementById('round-table').scrollTop") > 0)
+            # What is new appears, and neither the focus nor the place in the table is lost.
+            story.finish(25)
+            wait_for(lambda: look(browser, "document.title") == "25/30 – library network")
+            assert browser.focus == "round-table"
+            assert look(browser, "document.getElementById('round-table').scrollTop") > 0
+            assert (
+                look(browser, "document.getElementById('said').textContent") == "Round 25 of at most 30 has finished."
+            )
+            # A screen reader gets the curves' names, the tables and what has changed.
+            roles = [(node.get("role", {}).get("value"), node.get("name", {}).get("value")) for node in browser.tree()]
+            assert ("image", "P@k by round; the table of rounds has the numbers") in roles
+            assert ("region", "rounds, the last one first") in roles
+            assert {"status", "rowheader", "columnheader"} <= {role for role, _ in roles}
+            # The button stops that, and continues.
+            browser.run("document.getElementById('pause').focus()")
+            browser.press(ENTER)
+            assert look(browser, "document.activeElement.textContent") == "Continue"
+            story.finish(26)
+            browser.press(ENTER)
+            wait_for(lambda: look(browser, "document.title") == "26/30 – library network")
+            assert look(browser, "document.documentElement.scrollWidth <= innerWidth")
+            assert browser.complaints() == []
+            asked = [request for request in browser.requests() if not request.startswith("data:")]
+            assert len(asked) >= 3
+            assert set(asked) == {address}
+        wait_for(lambda: "does not answer" in look(browser, "document.getElementById('link').textContent"))
+        assert "26 of at most 30" in look(browser, "document.getElementById('now').textContent")  # stays
 
 
 @pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_browser_takes_no_text_for_markup_and_needs_no_scripts(
-    tmp_path: Path, browser: Browser, scripts: bool
-) -> None:
-    make_evil(tmp_path)
-    with hold(tmp_path), watching(tmp_path) as address:
-        browser.open(address, 390, scripts=scripts)
-        tree = browser.tell("DOMSnapshot.captureSnapshot", computedStyles=[])
-        assert sum("onerror=alert(2)" in text for text in tree["strings"]) >= 1
-        names = {tree["strings"][at] for at in tree["documents"][0]["nodes"]["nodeName"]}
-        assert "IMG" not in names
-        assert "polyline" in names
+def test_a_browser_takes_no_text_for_markup_and_needs_no_scripts(tmp_path: Path, scripts: bool) -> None:
+    make_evil(tmp_path / "run")
+    with (
+        browse(tmp_path, 390, scripts=scripts) as browser,
+        hold(tmp_path / "run"),
+        watching(tmp_path / "run") as address,
+    ):
+        browser.requests()
+        browser.complaints()
+        browser.open(address)
+        assert len(browser.find("svg polyline")) == 2
+        assert browser.find("img, script[src], [onerror]") == []
+        assert any("onerror=alert(2)" in text for text in browser.read("#refusals td"))
+        assert bool(browser.find("#pause:not([hidden])")) == scripts
+        assert (browser.read("noscript a") == ["Show the state now"]) != scripts
         assert {request for request in browser.requests() if not request.startswith("data:")} == {address}
         assert browser.complaints() == []

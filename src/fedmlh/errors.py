@@ -1,7 +1,5 @@
 """User errors: one sentence that says what is wrong, where, and what to do."""
 
-from pathlib import Path
-
 
 class UserError(Exception):
     """An error that the user can fix; the command line prints its one sentence and exits with code 2."""
@@ -10,7 +8,7 @@ class UserError(Exception):
 class BadLine(UserError):
     """A line of a data file that is not valid."""
 
-    def __init__(self, path: Path | str, lineno: int, problem: str) -> None:
+    def __init__(self, path: object, lineno: int, problem: str) -> None:
         super().__init__(f"{path}, line {lineno}: {problem}")
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +20,13 @@ _SEAL = "manifest.json"
 _MOST_SEAL = 2**26
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put a file in place in one step: a reader sees the old content or the new, never a part."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Put a file in place in one step: a reader sees the old content or the new, never a part.
+
+    Content that comes piece by piece is written as it comes; if it fails to come, no file is put in place.
+    """
     with draft_file(path) as file:
-        file.write(content)
+        file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())
     _sync_folder(path.parent)

@@ -37,7 +37,14 @@ def asking(change, command="predict"):
         change(folder, rng, world)
         if command == "eval":
             return ["eval", str(folder), "--data", str(world.place / "xmc")]
-        return ["predict", str(folder), "--input", str(world.place / "xmc" / "test.txt"), "--out", str(box / "out")]
+        return [
+            "predict",
+            str(folder),
+            "--input",
+            str(world.place / "xmc" / "test.txt"),
+            "--out",
+            str(box / "out.jsonl"),
+        ]
 
     return build
 

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from fedmlh.cli.options import (
+    DelimiterOption,
+    EncodingOption,
+    EscapeOption,
+    NoHeaderOption,
+    QuoteOption,
+    unescape,
+    write_guesses,
+)
 from fedmlh.cli.terminal import console, errors
 from fedmlh.errors import UserError
 
@@ -49,13 +58,11 @@ def import_files(
     ] = None,
     test: Annotated[float, typer.Option(help="share of records for the test part; 0 for none")] = 0.2,
     seed: Annotated[int, typer.Option(min=0, help="which records are the test part follows from it")] = 0,
-    delimiter: Annotated[str | None, typer.Option(help="what stands between cells, such as , or ; or \\t")] = None,
-    quote: Annotated[str | None, typer.Option(help="what cells stand in that hold a delimiter; '' for nothing")] = None,
-    escape: Annotated[str | None, typer.Option(help="what stands before a quote within a cell, such as \\")] = None,
-    encoding: Annotated[str | None, typer.Option(help="utf-8, utf-16, cp1252, …")] = None,
-    no_header: Annotated[
-        bool, typer.Option("--no-header", help="the first line is a record; columns are named by number, from 1")
-    ] = False,
+    delimiter: DelimiterOption = None,
+    quote: QuoteOption = None,
+    escape: EscapeOption = None,
+    encoding: EncodingOption = None,
+    no_header: NoHeaderOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="import what was guessed")] = False,
 ) -> None:
     """Make a data set of spreadsheets: CSV, TSV, JSON lines, or Annif's corpora.
@@ -69,8 +76,8 @@ def import_files(
 
     if language is not None and vocabulary is None:
         raise UserError("--language chooses names of a vocabulary: name its file with --vocabulary")
-    columns = Columns(tuple(text or ()), tuple(labels or ()), _unescape(separator), id_column, site)
-    marks = Marks(_unescape(delimiter), quote, escape, encoding, not no_header)
+    columns = Columns(tuple(text or ()), tuple(labels or ()), unescape(separator), id_column, site)
+    marks = Marks(unescape(delimiter), quote, escape, encoding, not no_header)
     reading = understand(files, columns, marks)
     if reading.guessed and not yes:
         _show_guess(reading)
@@ -79,20 +86,9 @@ def import_files(
         listed = None if vocabulary is None else read_vocabulary(vocabulary, language)
         imported = write_folder(reading, listed, out, test, seed)
     if reading.guessed:
-        console.print(f"guessed: {_write_options(reading)}", soft_wrap=True)
+        console.print(f"guessed: {write_guesses(reading.guessed)}", soft_wrap=True)
     for line in _describe(imported, len(files)):
         console.print(line, soft_wrap=True)
-
-
-def _unescape(mark: str | None) -> str | None:
-    """Return a mark as it is in files; a shell has no easy way to pass a tab or a line break."""
-    return None if mark is None else mark.replace("\\t", "\t").replace("\\n", "\n")
-
-
-def _write_options(reading: "Reading") -> str:
-    """Write the guesses as options that say the same."""
-    values = [(name, value.replace("\t", "\\t").replace("\n", "\\n")) for name, value in reading.guessed]
-    return " ".join(f"--{name} {shlex.quote(value)}" for name, value in values)
 
 
 def _show_guess(reading: "Reading") -> None:
@@ -113,7 +109,7 @@ def _show_guess(reading: "Reading") -> None:
         }
         table.add_row(*(cells[what] for what, _ in shown))
     console.print(table)
-    console.print(f"guessed: {_write_options(reading)}", soft_wrap=True)
+    console.print(f"guessed: {write_guesses(reading.guessed)}", soft_wrap=True)
 
 
 def _shorten(text: str) -> str:

@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, and the config that they make."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,24 @@ PartsOption = Annotated[
 FormatOption = Annotated[
     str, typer.Option("--format", help="format of the data: auto, npz, xmc, svmlight, text, or your own reader")
 ]
+DelimiterOption = Annotated[str | None, typer.Option(help="what stands between cells, such as , or ; or \\t")]
+QuoteOption = Annotated[str | None, typer.Option(help="what cells stand in that hold a delimiter; '' for nothing")]
+EscapeOption = Annotated[str | None, typer.Option(help="what stands before a quote within a cell, such as \\")]
+EncodingOption = Annotated[str | None, typer.Option(help="utf-8, utf-16, cp1252, …")]
+NoHeaderOption = Annotated[
+    bool, typer.Option("--no-header", help="the first line is a record; columns are named by number, from 1")
+]
+
+
+def unescape(mark: str | None) -> str | None:
+    """Return a mark as it is in files; a shell has no easy way to pass a tab or a line break."""
+    return None if mark is None else mark.replace("\\t", "\t").replace("\\n", "\n")
+
+
+def write_guesses(guessed: Iterable[tuple[str, str]]) -> str:
+    """Write guesses as the options that say the same."""
+    values = [(name, value.replace("\t", "\\t").replace("\n", "\\n")) for name, value in guessed]
+    return " ".join(f"--{name} {shlex.quote(value)}" for name, value in values)
 
 
 def configure(

@@ -46,6 +46,7 @@ class Ranked(NamedTuple):
     #: Whether the model knows anything of the point.
     is_known: bool
     columns: np.ndarray
+    #: NaN if the features are so large that a score is no number.
     scores: np.ndarray
 
 
@@ -126,7 +127,7 @@ class Model:
             raise UserError("this model has no probabilities, since no points were held out: set no threshold")
         of_text = _is_text(points)
         for ranked in self.rank_rows(self.read(points), k):
-            labels = self.name(ranked.columns, ranked.scores) if ranked.is_known or not of_text else []
+            labels = self.name(ranked) if ranked.is_known or not of_text else []
             yield [label for label in labels if not threshold or (label["probability"] or 0.0) >= threshold]
 
     def rank(self, points: "Points", k: int = 5) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -146,7 +147,12 @@ class Model:
             seen = [part.scorer.find(some) for part in self._parts]
             known = np.any([np.diff(features.starts) > 0 for found in seen for features in found], axis=0)
             scores = [part.scorer.score(features) for part, features in zip(self._parts, seen, strict=True)]
-            yield from map(Ranked._make, zip(known, *rank_labels(self._parts, scores, most), strict=True))
+            sound = np.all([np.isfinite(found).all(axis=(0, 2)) for found in scores], axis=0)
+            for found in scores:
+                found[:, ~sound] = 0
+            columns, values = rank_labels(self._parts, scores, most)
+            values[~sound] = np.nan
+            yield from map(Ranked._make, zip(known, columns, values, strict=True))
 
     def read(self, points: "Points") -> Rows:
         """Return points as rows of raw features; refuse those that the model cannot know."""
@@ -202,8 +208,11 @@ class Model:
     def _parts(self) -> list[Part]:
         return open_parts(self.bundle)
 
-    def name(self, columns: np.ndarray, scores: np.ndarray) -> list[Prediction]:
-        """Return ranked labels with their names and probabilities."""
+    def name(self, ranked: Ranked) -> list[Prediction]:
+        """Return ranked labels with their names and probabilities; refuse scores that are no numbers."""
+        _, columns, scores = ranked
+        if not np.isfinite(scores).all():
+            raise UserError("the features are so large that scores are no numbers: prepare them as the training data")
         labels, curve = self.bundle.labels, self.bundle.curve
         chances: list[Any] = [None] * len(scores) if curve is None else curve.apply(scores).tolist()
         return [

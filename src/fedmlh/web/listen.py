@@ -1,7 +1,6 @@
 """A server on a socket: bounded connections, timeouts, a graceful stop, and a log without what was asked."""
 
 import asyncio
-import contextlib
 import functools
 import logging
 import socket
@@ -79,15 +78,16 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a socket of this address, on which nothing listens yet."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with contextlib.ExitStack() as stack:
-            bound = stack.enter_context(socket.socket(family, kind, protocol))
+        bound = socket.socket(family, kind, protocol)
+        try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            stack.pop_all()
+        except BaseException:
+            bound.close()
+            raise
     except (OSError, UnicodeError) as problem:
         sentence = problem.strerror if isinstance(problem, OSError) else "no address"
-        raise UserError(f"cannot listen at {host}, port {port} ({sentence}): choose another address or port") from None
-    bound.set_inheritable(True)
+        raise UserError(f"cannot listen at {host}, port {port} ({sentence}): choose another --host or --port") from None
     return bound
 
 

@@ -40,10 +40,9 @@ class Metrics:
         self.counts, mine = np.zeros((1, width)), 0
         if shared is not None:
             path, processes = shared
-            # Held until the process ends; a row of one that ended is counted on.
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._file, processes * width * 8)
-            mine = _take_row(self._file, processes)
+            mine, self._lock = _take_row(path, processes)
+            with open(path, "ab") as file:
+                file.truncate(processes * width * 8)
             self.counts = np.memmap(path, np.float64, "r+", shape=(processes, width))
         split = len(self.paths) * _PER_PATH
         self.by_path = self.counts[mine, :split].reshape(-1, _PER_PATH)
@@ -93,14 +92,16 @@ def _head(name: str, kind: str, meaning: str) -> tuple[str, str]:
     return f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"
 
 
-def _take_row(file: int, rows: int) -> int:
-    """Return a row that no other process has."""
+def _take_row(path: Path, rows: int) -> tuple[int, int]:
+    """Return a row that no other process has, and its lock, held until the process ends; the next one counts on."""
     for row in range(rows):
+        lock = os.open(f"{path}.{row}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            os.close(lock)
             continue
-        return row
+        return row, lock
     raise RuntimeError("more processes than rows")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedmlh.errors import UserError
 from fedmlh.hashing.rows import Rows
-from fedmlh.serving.predictor import Model
+from fedmlh.serving.predictor import Model, Ranked
 from fedmlh.serving.why import count_words
 from fedmlh.web.problem import LATER, Problem
 
@@ -144,7 +145,7 @@ def answer_all(model: Model, questions: Sequence[Question]) -> list[Answer | Exc
     """Answer some questions in one pass over the model; what is wrong with one does not touch the others."""
     found: list[Answer | Exception | None] = [None] * len(questions)
     together: list[tuple[int, Rows]] = []
-    with np.errstate(all="ignore"):  # scores that are not finite are refused
+    with np.errstate(all="ignore"):  # scores that are no numbers are refused
         for place, question in enumerate(questions):
             try:
                 if question.why:
@@ -161,7 +162,7 @@ def answer_all(model: Model, questions: Sequence[Question]) -> list[Answer | Exc
                 question, some = questions[place], ranked[begin : begin + len(rows)]
                 begin += len(rows)
                 try:
-                    found[place] = Answer(model, [_name(model, question, *point) for point in some])
+                    found[place] = Answer(model, [_name(model, question, point) for point in some])
                 except Exception as error:
                     found[place] = error
     return found  # type: ignore[return-value]
@@ -175,13 +176,11 @@ def _read(model: Model, question: Question) -> Rows:
     return model.read(make_rows(question.points, model.bundle.task.num_features))
 
 
-def _name(model: Model, question: Question, is_known: bool, columns: np.ndarray, scores: np.ndarray) -> list[Any]:
-    if question.of_text and not is_known:
+def _name(model: Model, question: Question, ranked: Ranked) -> list[Any]:
+    if question.of_text and not ranked.is_known:
         return []
-    columns, scores = columns[: question.top], scores[: question.top]
-    if not np.isfinite(scores).all():
-        raise UserError("the features are so large that no score is a number: prepare them as the training data")
-    labels = model.name(columns, scores)
+    top = question.top
+    labels = model.name(Ranked(ranked.is_known, ranked.columns[:top], ranked.scores[:top]))
     return [label for label in labels if not question.threshold or (label["probability"] or 0.0) >= question.threshold]
 
 
@@ -194,10 +193,10 @@ def _explain(model: Model, question: Question) -> list[list[Any]]:
         words = len(rows.columns)
     if words > MOST_WORDS:
         raise UserError(f"the points have {words:,} words or features: reasons are given for at most {MOST_WORDS:,}")
-    labels = list(model.explain(rows, question.top, question.threshold))
-    if not all(np.isfinite(label["score"]) for point in labels for label in point):
-        raise UserError("the features are so large that no score is a number: prepare them as the training data")
-    return labels
+    explained = list(model.explain(rows, question.top, question.threshold))
+    if not all(math.isfinite(word["adds"]) for labels in explained for label in labels for word in label["words"]):
+        raise UserError("the features are so large that reasons are no numbers: prepare them as the training data")
+    return explained
 
 
 def make_rows(points: Sequence[Features], width: int) -> Rows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmlh.data.readers.files import MAX_LINE, open_bytes, readable
+from fedmlh.data.readers.files import MAX_LINE, Origin, open_bytes, readable
 from fedmlh.errors import BadLine, UserError
 
 #: Stands in a line for bytes that are not in its encoding; no encoding has it.
@@ -17,7 +17,7 @@ codecs.register_error("fedmlh.mark", lambda problem: (_MARK, getattr(problem, "e
 _NOT_TEXT = {
     b"PK\x03\x04": "is a file of a spreadsheet program or an archive: save the sheet as CSV (UTF-8)",
     b"\xd0\xcf\x11\xe0": "is a file of a spreadsheet program: save the sheet as CSV (UTF-8)",
-    b"%PDF": "is a PDF file: import takes CSV, TSV and JSON lines",
+    b"%PDF": "is a PDF file, and should be CSV, TSV or JSON lines",
     b"\x1f\x8b": "is packed: its name should end in .gz",
 }
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -37,8 +37,8 @@ class Sample:
         return next((line for line in self.lines if line.strip()), "")
 
 
-def take_sample(path: Path, encoding: str | None = None) -> Sample:
-    """Read the first lines of a file; refuse one that has none."""
+def take_sample(path: Origin, encoding: str | None = None, *, may_be_blank: bool = False) -> Sample:
+    """Read the first lines of a file; refuse one that has none, unless it may be blank."""
     lines: list[str] = []
     length = 0
     for line in read_text(path, encoding):
@@ -46,7 +46,7 @@ def take_sample(path: Path, encoding: str | None = None) -> Sample:
         length += len(line)
         if len(lines) >= _SAMPLE_LINES or length >= _SAMPLE_CHARACTERS:
             break
-    if not any(line.strip() for line in lines):
+    if not may_be_blank and not any(line.strip() for line in lines):
         raise UserError(f"{path}: is empty")
     return Sample(tuple(lines))
 
@@ -61,16 +61,27 @@ def check_encoding(encoding: str) -> None:
         raise UserError(f"there is no encoding {encoding!r:.40}: choose one such as utf-8, utf-16, cp1252 or latin-1")
 
 
-def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
+def check_file(path: Origin) -> None:
+    """Refuse a path that leads to no file."""
+    if isinstance(path, Path) and not path.is_file():
+        problem = "is not a file" if path.exists() else "there is no such file"
+        raise UserError(f"{path}: {problem}")
+
+
+def has_mark(path: Origin) -> bool:
+    """Say whether a file begins with a byte order mark, as spreadsheet programs on Windows write it."""
+    with readable(path), open_bytes(path) as file:
+        return file.peek()[:3].startswith((codecs.BOM_UTF8, *_UTF_16))
+
+
+def read_text(path: Origin, encoding: str | None = None) -> Iterator[str]:
     """Yield the lines of a file, each with its end: LF or CRLF, or LF for CR in a file that begins without any LF.
 
     Without an encoding it is UTF-8, or UTF-16 if the file begins with the mark of UTF-16.
     """
-    if not path.is_file():
-        problem = "is not a file" if path.exists() else "there is no such file"
-        raise UserError(f"{path}: {problem}")
+    check_file(path)
     with readable(path), open_bytes(path) as file:
-        head = file.peek() if isinstance(file, io.BufferedReader) else b""
+        head = file.peek()
         for magic, problem in _NOT_TEXT.items():
             if head.startswith(magic):
                 raise UserError(f"{path}: {problem}")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fedmlh.data.importing.labels import LabelCells, guess_separator
 from fedmlh.data.importing.sources import Guess, Marks, Source, open_source
 from fedmlh.data.importing.tables import fold
+from fedmlh.data.readers.files import Origin
 from fedmlh.display import is_printable
 from fedmlh.errors import BadLine, UserError
 
@@ -45,12 +46,13 @@ class Columns:
 class Record(NamedTuple):
     """What a row says, in the form of the product."""
 
-    path: Path
+    path: Origin
     lineno: int
     id: str | None
     site: str | None
     text: str
     labels: tuple[str, ...]
+    #: All that the row says, to tell when another one repeats it.
     whole: str
 
 
@@ -68,9 +70,9 @@ class Reading:
         """Yield the records of all files; refuse one that cannot be read, by its line."""
         for source in self.sources:
             lineno = 0
-            for lineno, values, whole in source.rows(self.columns.names):
+            for lineno, values, content in source.rows(self.columns.names):
                 try:
-                    yield self._read(source.path, lineno, values, whole)
+                    yield self._read(source.path, lineno, values, repr(content))
                 except ValueError as problem:
                     raise BadLine(source.path, lineno, str(problem)) from None
             if lineno == 0:
@@ -80,14 +82,14 @@ class Reading:
         """Return the first records."""
         return list(islice(self.records(), SHOWN))
 
-    def _read(self, path: Path, lineno: int, values: Sequence[Any], whole: str) -> Record:
+    def _read(self, path: Origin, lineno: int, values: Sequence[Any], whole: str) -> Record:
         columns = self.columns
         first, last = len(columns.text), len(columns.text) + len(columns.labels)
-        texts = [_take_text(value, name) for name, value in zip(columns.text, values[:first], strict=True)]
+        text = join_texts(columns.text, values[:first])
         labels = [label for value in values[first:last] for label in self.cells.read(value)]
-        key = None if columns.id is None else _take_name(values[last], columns.id, "id")
-        site = None if columns.site is None else _check_site(_take_name(values[-1], columns.site, "site"))
-        return Record(path, lineno, key, site, " ".join(filter(None, texts)), tuple(dict.fromkeys(labels)), whole)
+        key = None if columns.id is None else take_name(values[last], columns.id, "id")
+        site = None if columns.site is None else _check_site(take_name(values[-1], columns.site, "site"))
+        return Record(path, lineno, key, site, text, tuple(dict.fromkeys(labels)), whole)
 
 
 def understand(files: Sequence[Path], columns: Columns, marks: Marks) -> Reading:
@@ -170,6 +172,12 @@ def _count_words(cell: Any) -> float:
     return float(len(cell.split())) if isinstance(cell, str) else 0.0
 
 
+def join_texts(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Return the text of a record from its cells, or raise a ValueError that says what is wrong with one."""
+    texts = [_take_text(value, name) for name, value in zip(names, values, strict=True)]
+    return " ".join(filter(None, texts))
+
+
 def _take_text(value: Any, name: str) -> str:
     if value is None:
         return ""
@@ -178,8 +186,8 @@ def _take_text(value: Any, name: str) -> str:
     return str(value).strip()
 
 
-def _take_name(value: Any, name: str, what: str) -> str:
-    """Return the id of a record or the name of its site."""
+def take_name(value: Any, name: str, what: str) -> str:
+    """Return the id of a record or the name of its site, or raise a ValueError if it has none."""
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise ValueError(f"has no {what} ('{name:.40}'): every record needs one if the column is named (--{what})")
     return str(value).strip()

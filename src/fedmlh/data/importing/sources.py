@@ -4,16 +4,17 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedmlh.data.importing.lines import Sample, check_encoding, read_text, take_sample
 from fedmlh.data.importing.tables import Dialect, fold, guess_dialect, read_cells
+from fedmlh.data.readers.files import Origin
 from fedmlh.data.readers.label_lines import is_uri
 from fedmlh.errors import BadLine, UserError
 from fedmlh.untrusted import parse_json
 
-_JSON_NAMES = (".jsonl", ".ndjson", ".json")
+#: How names of JSON lines end.
+JSON_ENDS = (".jsonl", ".ndjson", ".json")
 #: The columns of text and labels in Annif's corpora.
 _ANNIF = ("text", "subject_uris")
 
@@ -23,14 +24,14 @@ class Row(NamedTuple):
 
     lineno: int
     values: list[Any]
-    #: All that the record says, to tell when another one repeats it.
-    whole: str
+    #: All that the record says: by field, or in the order of the columns.
+    content: dict[str, Any] | list[Any]
 
 
 class Source(Protocol):
     """A file of records."""
 
-    path: Path
+    path: Origin
     columns: tuple[str, ...]
     #: Columns of text and labels and the separator of labels, if the form of the file fixes them.
     known: tuple[str, str, str] | None
@@ -54,23 +55,26 @@ class Marks:
 Guess = tuple[str, str]
 
 
-def open_source(path: Path, marks: Marks, names: Sequence[str], is_free: bool) -> tuple[Source, tuple[Guess, ...]]:
+def open_source(
+    path: Origin, marks: Marks, names: Sequence[str], is_free: bool, *, may_be_small: bool = False
+) -> tuple[Source, tuple[Guess, ...]]:
     """Open a file in which these columns are wanted; return also the options that were guessed for it.
 
-    If it `is_free`, its own form may say which columns hold text and labels.
+    If it `is_free`, its own form may say which columns hold text and labels. If it `may_be_small`, a table may have one
+    column, and JSON lines no record.
     """
     if marks.encoding is not None:
         check_encoding(marks.encoding)
-    sample = take_sample(path, marks.encoding)
-    end = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if end in _JSON_NAMES or _is_object(sample.first):
+    is_json = path.name.removesuffix(".gz").lower().endswith(JSON_ENDS)
+    sample = take_sample(path, marks.encoding, may_be_blank=is_json and may_be_small)
+    if is_json or is_object(sample.first):
         return JsonLines(path, marks.encoding, sample), ()
     if is_free and _is_annif(sample):
         return AnnifCorpus(path, marks.encoding), ()
     named = [name for name in names if not name.isdecimal()]
     said = {"delimiter": marks.delimiter, "quote": marks.quote, "escape": marks.escape}
     dialect, is_named = guess_dialect(sample, named if marks.header else (), **said)
-    table = Table(path, marks.encoding, dialect, marks.header)
+    table = Table(path, marks.encoding, dialect, marks.header, least=1 if may_be_small else 2)
     if is_free and table.known:
         return table, ()
     # A header with the names that were said settles the delimiter.
@@ -82,13 +86,13 @@ def open_source(path: Path, marks: Marks, names: Sequence[str], is_free: bool) -
 class Table:
     """CSV or TSV with a header, whose columns have its names, or without one, whose columns are numbered from 1."""
 
-    def __init__(self, path: Path, encoding: str | None, dialect: Dialect, header: bool) -> None:
-        """Read the first record."""
+    def __init__(self, path: Origin, encoding: str | None, dialect: Dialect, header: bool, *, least: int = 2) -> None:
+        """Read the first record; refuse one with fewer cells than `least`."""
         self.path, self.dialect = path, dialect
         self._encoding, self._header = encoding, header
         self._first, cells = next(self._records(), (1, []))
         self.columns = tuple(cell.strip() for cell in cells) if header else tuple(str(n + 1) for n in range(len(cells)))
-        if len(self.columns) < 2:
+        if len(self.columns) < least:
             raise BadLine(path, self._first, "has only one cell: say what stands between cells (--delimiter)")
         folded = [fold(name) for name in self.columns]
         is_annif = all(folded.count(name) == 1 for name in _ANNIF)
@@ -106,7 +110,7 @@ class Table:
         for lineno, cells in records:
             if len(cells) != width:
                 self._fit(lineno, cells)
-            yield Row(lineno, [cells[place] for place in places], "\0".join(cells))
+            yield Row(lineno, [cells[place] for place in places], cells)
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         return read_cells(self.path, read_text(self.path, self._encoding), self.dialect)
@@ -141,7 +145,7 @@ class Table:
 class JsonLines:
     """A JSON object per line, whose fields are the columns."""
 
-    def __init__(self, path: Path, encoding: str | None, sample: Sample) -> None:
+    def __init__(self, path: Origin, encoding: str | None, sample: Sample) -> None:
         """Take the fields of the first records for the columns."""
         self.path, self._encoding = path, encoding
         fields: dict[str, bool] = {}
@@ -156,13 +160,14 @@ class JsonLines:
     def rows(self, names: Sequence[str]) -> Iterator[Row]:
         """Yield the values of these fields, None where a record has none; refuse a field that no record has."""
         missing = set(names)
+        lineno = 0
         for lineno, record in self._parse(read_text(self.path, self._encoding)):
             values = [record.get(name) for name in names]
             if missing:
                 missing -= record.keys()
-            yield Row(lineno, values, repr(record))
+            yield Row(lineno, values, record)
         for name in names:
-            if name in missing:
+            if lineno and name in missing:
                 raise UserError(f"{self.path}: no record has a field '{name:.40}': {suggest(name, self.columns)}")
 
     def _parse(self, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -187,7 +192,7 @@ class AnnifCorpus:
     columns: tuple[str, ...] = _ANNIF
     known: tuple[str, str, str] | None = (*_ANNIF, " ")
 
-    def __init__(self, path: Path, encoding: str | None) -> None:
+    def __init__(self, path: Origin, encoding: str | None) -> None:
         """Take a file of this form."""
         self.path, self._encoding = path, encoding
 
@@ -203,7 +208,7 @@ class AnnifCorpus:
             for name in names:
                 if name not in said:
                     raise UserError(f"{self.path}: has no column '{name:.40}': {suggest(name, _ANNIF)}")
-            yield Row(lineno, [said[name] for name in names], line)
+            yield Row(lineno, [said[name] for name in names], [text, uris])
 
 
 def suggest(name: str, columns: Sequence[str]) -> str:
@@ -213,7 +218,8 @@ def suggest(name: str, columns: Sequence[str]) -> str:
     return f"did you mean '{near[0]}'? There are {listed}" if near else f"there are {listed}"
 
 
-def _is_object(line: str) -> bool:
+def is_object(line: str) -> bool:
+    """Say whether a line is a JSON object."""
     try:
         return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

@@ -4,11 +4,10 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedmlh.data.importing.lines import Sample
-from fedmlh.data.readers.files import MAX_LINE
+from fedmlh.data.readers.files import MAX_LINE, Origin
 from fedmlh.errors import BadLine, UserError
 
 #: A CR within a line, and what stands for it while cells are told apart; no encoding has that character.
@@ -51,7 +50,7 @@ class Dialect:
         )
 
 
-def read_cells(path: Path, lines: Iterable[str], dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+def read_cells(path: Origin, lines: Iterable[str], dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each record that is not blank, with the number of the line on which it begins."""
     records = dialect.parse(lines)
     while True:

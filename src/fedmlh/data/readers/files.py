@@ -8,10 +8,11 @@ import gzip
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from fedmlh.errors import BadLine, UserError
 
@@ -25,11 +26,38 @@ MAX_LINE = 8 << 20
 GUNZIP = "unpack it with gunzip and pass what comes out"
 #: The list of ten thousand files in a zip; only this list is read at once.
 _MAX_LIST = 1 << 20
+_PACKED = b"\x1f\x8b"
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
+#: Files that hold features and no text, by the ends of their names.
+FEATURE_ENDS = (".npz", ".svm", ".svmlight", ".libsvm")
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A file without a path: what came by standard input, or what a browser sent."""
+
+    #: How messages call it; its end says what it holds, as that of a file.
+    name: str
+    #: Opens the bytes at their beginning; several readers do not disturb each other.
+    open: Callable[[], io.BufferedIOBase]
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> "Incoming":
+        """Return bytes in memory as a file."""
+        return cls(name, lambda: io.BytesIO(content))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+#: Where bytes are from.
+Origin: TypeAlias = Path | Incoming
+
+
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: Origin) -> Iterator[None]:
     """Turn errors while `path` is read into a UserError that names it."""
     try:
         yield
@@ -42,7 +70,7 @@ def readable(path: Path) -> Iterator[None]:
         ) from problem
 
 
-def check_unpacked(path: Path, packed: int, unpacked: int, instead: str) -> None:
+def check_unpacked(path: Origin, packed: int, unpacked: int, instead: str) -> None:
     """Refuse a file whose content, as far as it has been read, is far too large for its size."""
     if unpacked > MAX_RATIO * packed + SPARE_BYTES:
         raise UserError(
@@ -53,10 +81,11 @@ def check_unpacked(path: Path, packed: int, unpacked: int, instead: str) -> None
 class _Unpacked(io.RawIOBase):
     """The bytes of a packed file, counted as they come out."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._packed = path.stat().st_size
-        self._source = gzip.GzipFile(path, "rb")
+    def __init__(self, path: Origin, file: BinaryIO) -> None:
+        self._path, self._file = path, file
+        self._packed = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        self._source = gzip.GzipFile(fileobj=file, mode="rb")
         self._count = 0
 
     def readable(self) -> bool:
@@ -70,12 +99,18 @@ class _Unpacked(io.RawIOBase):
 
     def close(self) -> None:
         self._source.close()
+        self._file.close()
         super().close()
 
 
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a file's bytes, unpacked if its name ends in .gz."""
-    return io.BufferedReader(_Unpacked(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
+def open_bytes(path: Origin) -> io.BufferedReader:
+    """Open a file's bytes, unpacked if its name ends in .gz; without a path also if they begin as packed ones do."""
+    if isinstance(path, Path):
+        file, is_packed = path.open("rb"), path.suffix == ".gz"
+    else:
+        file = io.BufferedReader(path.open())
+        is_packed = path.name.endswith(".gz") or file.peek(2)[:2] == _PACKED
+    return io.BufferedReader(_Unpacked(path, file), 1 << 16) if is_packed else file
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -11,8 +11,7 @@ from scipy.sparse import csr_matrix
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.readers import cache
 from fedmlh.data.readers.door import check_folder
-from fedmlh.data.readers.files import open_bytes, read_lines, readable
-from fedmlh.data.readers.jsonl import read_texts
+from fedmlh.data.readers.files import FEATURE_ENDS, open_bytes, readable
 from fedmlh.data.readers.layout import Layout, Reader, recognise
 from fedmlh.data.readers.npz import read_features
 from fedmlh.data.readers.raw import RawFolder, RawPart, merge_sites
@@ -142,13 +141,11 @@ def read_points(
     path: Path | str,
     *,
     data_format: str = "auto",
-    text: bool = False,
     num_features: int | None = None,
     first_feature: int | None = None,
-) -> csr_matrix | list[str]:
-    """Read points to predict from one file: features [n, d], or texts; labels are allowed and ignored.
+) -> csr_matrix:
+    """Read features of points to predict from one file [n, d]; labels are allowed and ignored.
 
-    text: whether the model reads text; then a .txt file holds one document per line.
     num_features: the model's d.
     first_feature: the number of the first svmlight feature, 0 or 1, if the file does not show it.
     """
@@ -159,39 +156,36 @@ def read_points(
         raise UserError(f"{path}: should be a file with points to predict")
     name = path.name.removesuffix(".gz")
     if data_format == "auto":
-        data_format = guess_format(path, name, text)
-    if (data_format == "text") != text:
-        has, needs = ("text", "features") if data_format == "text" else ("features", "text")
-        raise UserError(f"{path}: holds {has}, but the model was trained on {needs}")
+        data_format = guess_format(path, name)
     if data_format == "text":
-        points: csr_matrix | list[str]
-        points = read_texts(path) if name.endswith((".jsonl", ".json")) else [line for _, line in read_lines(path)]
-    elif data_format == "npz":
+        raise UserError(f"{path}: holds text, but the model was trained on features")
+    if data_format == "npz":
         points = read_features(path)[0]
     elif data_format == "xmc":
         rows, (_, d, _), _ = read_xmc_file(path)
         points = build_points(path, rows, d)[0]
     else:
         points = read_svmlight_points(path, num_features, first_feature)
-    if isinstance(points, csr_matrix) and num_features not in (None, points.shape[1]):
+    if num_features not in (None, points.shape[1]):
         raise UserError(f"{path}: has {points.shape[1]:,} features, the model was trained on {num_features:,}")
     return points
 
 
-def guess_format(path: Path, name: str, text: bool) -> str:
+def guess_format(path: Path, name: str) -> str:
     """Return the format of a single file by its name; the header of a .txt file of numbers decides."""
-    if name.endswith((".jsonl", ".json")) or (text and name.endswith(".txt")):
+    if name.endswith((".jsonl", ".json")):
         return "text"
     if name.endswith(".npz"):
         return "npz"
-    if name.endswith((".svm", ".svmlight", ".libsvm")):
+    if name.endswith(FEATURE_ENDS):
         return "svmlight"
     if name.endswith(".txt"):
         with readable(path), open_bytes(path) as file:
             fields = file.readline(200).split()
         return "xmc" if len(fields) == 3 and all(field.isdigit() for field in fields) else "svmlight"
     raise UserError(
-        f"{path}: should end in .jsonl, .txt, .npz, .svm, .svmlight or .libsvm (all but .npz also with .gz)"
+        f"{path}: should end in .txt, .npz, .svm, .svmlight or .libsvm (all but .npz also with .gz), since the model "
+        f"was trained on features"
     )
 
 

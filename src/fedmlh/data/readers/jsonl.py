@@ -1,18 +1,16 @@
 """Raw text with labels: one JSON object per line, in our own layout or that of the repository's LF data sets."""
 
-import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedmlh.data.dataset import Labels
 from fedmlh.data.limits import check_labels
 from fedmlh.data.matrix import build_labels, count_merged
-from fedmlh.data.readers.files import read_lines
+from fedmlh.data.readers.json_lines import Record, read_records, take_key, take_list, take_string, take_text
 from fedmlh.data.readers.label_files import read_filter, read_labels
 from fedmlh.data.readers.label_lines import strip_brackets
 from fedmlh.data.readers.layout import PACKED, Layout, Parts, Reader, find_pair
@@ -22,70 +20,8 @@ from fedmlh.parts import register
 
 #: The label file of the LF data sets; it belongs to both parts.
 LF_LABELS = "lbl.json.gz"
-Record = dict[str, Any]
 #: Yields the labels of a record as numbers, or as they are if the catalogue does not list them.
 TakeLabels = Callable[[Path, int, Record], Iterator[int | str]]
-
-
-def read_records(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield number and object of each line that is not empty."""
-    for lineno, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        # Numbers of thousands of digits are a ValueError too, and brackets nested as deep a RecursionError.
-        except (ValueError, RecursionError) as problem:
-            reason = getattr(problem, "msg", None) or str(problem)
-            raise BadLine(path, lineno, f"is not JSON ({reason})") from None
-        if not isinstance(record, dict):
-            raise BadLine(path, lineno, 'should be a JSON object, like {"text": …}')
-        yield lineno, record
-
-
-def take_string(path: Path, lineno: int, record: Record, field: str, default: str | None = None) -> str:
-    """Return a field that must be a string."""
-    value = record.get(field, default)
-    if not isinstance(value, str):
-        problem = f"`{field}` should be a string" if field in record else f"has no `{field}`"
-        raise BadLine(path, lineno, problem)
-    return value
-
-
-def take_key(path: Path, lineno: int, value: object, field: str) -> str:
-    """Return a label's key: a string or a whole number."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadLine(path, lineno, f"{field} {value!r:.40} should be a string or a whole number")
-    key = str(value)
-    if not key.strip():
-        raise BadLine(path, lineno, f"{field} {key!r} is empty")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise BadLine(path, lineno, f"{field} {key!r:.40} is half a character, which no file can hold") from None
-    return key
-
-
-def take_list(path: Path, lineno: int, record: Record, field: str) -> list[Any]:
-    """Return a field that must be a list."""
-    value = record.get(field)
-    if not isinstance(value, list):
-        raise BadLine(path, lineno, f"`{field}` should be a list" if field in record else f"has no `{field}`")
-    return value
-
-
-def take_text(path: Path, lineno: int, record: Record) -> str:
-    """Return the text of a record of either layout."""
-    if "text" in record or not ("title" in record or "content" in record):
-        return take_string(path, lineno, record, "text")
-    title = take_string(path, lineno, record, "title", "")
-    content = take_string(path, lineno, record, "content", "")
-    return f"{title} {content}".strip()
-
-
-def read_texts(path: Path) -> list[str]:
-    """Read the texts of a file, and ignore its labels."""
-    return [take_text(path, lineno, record) for lineno, record in read_records(path)]
 
 
 def find_text(folder: Path, names: list[str]) -> Parts | None:
