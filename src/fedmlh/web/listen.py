@@ -87,7 +87,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as problem:
         sentence = problem.strerror if isinstance(problem, OSError) else "no address"
-        raise UserError(f"cannot listen at {host}, port {port} ({sentence}): choose another --host or --port") from None
+        raise UserError(f"cannot listen at {host}, port {port} ({sentence}): choose another address or port") from None
     return bound
 
 
