@@ -37,7 +37,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,train,plot,fast,flower,ray,tune]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,train,plot,fast,flower,ray,tune,serve]'
 	touch $@
 
 $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/requirements-peers.txt

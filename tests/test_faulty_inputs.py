@@ -81,7 +81,8 @@ def test_a_faulty_input_is_parsed_exactly_or_refused_in_one_line(world, tmp_path
     if case.begins:
         # A run that can be resumed: what it was told, a whole checkpoint, and who was asked.
         new = {name for name in left.keys() - before.keys() if not name.startswith("out/checkpoint/round-000000")}
-        assert new <= {"out", "out/config.toml", "out/checkpoint", "out/metrics.jsonl", "out/participation.jsonl"}
+        files = {"config.toml", "checkpoint", "metrics.jsonl", "participation.jsonl", "events.jsonl"}
+        assert new <= {"out", *(f"out/{name}" for name in files)}
     else:
         assert left == before
     if case.usage:

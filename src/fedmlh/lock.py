@@ -66,6 +66,18 @@ def is_empty(folder: Path) -> bool:
     return all(entry.name == LOCK or is_draft(entry.name) for entry in folder.iterdir())
 
 
+def is_held(folder: Path) -> bool:
+    """Say whether a process of this machine holds the lock of a folder; the lock itself is not touched."""
+    try:
+        number = str(os.lstat(folder / LOCK).st_ino)
+        lines = Path("/proc/locks").read_text().splitlines()
+    except FileNotFoundError as error:
+        return str(error.filename) == "/proc/locks"  # another system: the file is all that is known
+    except OSError:
+        return False
+    return any(part.rpartition(":")[2] == number for line in lines if " FLOCK " in line for part in line.split())
+
+
 def is_free(folder: Path) -> bool:
     """Say whether a folder is empty, and remove a lock file left in it; raise InUse if another process holds it."""
     if not is_empty(folder):

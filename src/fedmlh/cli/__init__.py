@@ -7,7 +7,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedmlh.cli import data, federation, models, one_round, planning, predict, reproduction, runs, tuning
+from fedmlh.cli import (
+    data,
+    federation,
+    models,
+    one_round,
+    planning,
+    predict,
+    reproduction,
+    runs,
+    serving,
+    tuning,
+    watching,
+)
 from fedmlh.cli.terminal import Interrupted, Terminated, complain, fail, terminable
 from fedmlh.errors import UserError, explain_missing
 
@@ -42,6 +54,8 @@ app.command()(runs.compare)
 app.command()(runs.replay)
 app.command("eval")(models.evaluate)
 app.command()(predict.predict)
+app.command()(serving.serve)
+app.command()(watching.watch)
 app.command()(planning.plan)
 app.command()(tuning.tune)
 app.command("config")(planning.show_config)

@@ -1,7 +1,7 @@
 """The server's side of a round: sample, broadcast, validate, average. Old state in, new state out."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -165,10 +165,13 @@ class Server:
         """Return the state before the first round: a model that follows from the seed."""
         return ServerState(0, self.task.initial(self.seeds.run).to(self.device))
 
-    def run_round(self, state: ServerState, exchange: Ask[Tally]) -> tuple[ServerState, RoundReport]:
+    def run_round(
+        self, state: ServerState, exchange: Ask[Tally], closed: Callable[[Attempt], None] = lambda attempt: None
+    ) -> tuple[ServerState, RoundReport]:
         """Return the state after one synchronization round (Alg. 2, lines 9-20), and what the round cost.
 
         An attempt below quorum leaves the state as it was, except that clients that lost their state become new ones.
+        `closed` is called with each attempt as it ends.
         """
         config, tried = self.task.config, state.tried
         report = RoundReport(
@@ -177,6 +180,7 @@ class Server:
         end = tried.attempts + config.max_attempts
         for attempt in range(tried.attempts, end):
             state = self._attempt(state, attempt, exchange, report, last=attempt == end - 1)
+            closed(report.told[-1])
             if state.round == report.round:
                 return state, report
         reasons = "; ".join(f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in report.refused[-3:])

@@ -9,8 +9,8 @@ _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _LONG = 256
 
 
-def hash_integers(keys: np.ndarray, seed: int) -> np.ndarray:
-    """Return the hash of each whole number as 4 little-endian bytes.  # [n] -> uint32 [n]"""
+def hash_integers(keys: np.ndarray, seed: int | np.ndarray) -> np.ndarray:
+    """Return the hash of each whole number as 4 little-endian bytes, with one seed or one each.  # [n] -> uint32 [n]"""
     state = np.full(len(keys), seed, np.uint32)
     return _finish(_mix(state, keys.astype(np.int32).view(np.uint32)), 4)
 

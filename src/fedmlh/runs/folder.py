@@ -13,6 +13,7 @@ from fedmlh.errors import UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK
+from fedmlh.runs.chronicle import EVENTS
 from fedmlh.runs.labels_and_examples import check_description
 from fedmlh.runs.summary import checked_record, checked_summary
 from fedmlh.sizing import OPEN, list_open
@@ -57,8 +58,10 @@ class RunFolder:
         """Refuse a folder that is neither free for a new run nor holds the run to resume; write nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: {_ELSEWHERE}")
-        # Files of a run that died before its first round (its config, or a part of it) may be replaced.
-        if not self.path.is_dir() or all(_is_no_result(entry.name) for entry in self.path.iterdir()):
+        names = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+        # What a run left that died before its first round may be replaced: its config, or a part of it, and its events.
+        left = {"config.toml", EVENTS, LOCK} if "config.toml" in names else {LOCK}
+        if all(name in left or is_draft(name) for name in names):
             return
         there = {"config.toml": os.path.lexists(self.path / "config.toml"), "checkpoint": self.checkpoints.is_dir()}
         missing = [name for name, found in there.items() if not found]
@@ -174,10 +177,6 @@ class RunFolder:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{self.path / name} is damaged ({type(error).__name__}: {error})") from None
-
-
-def _is_no_result(name: str) -> bool:
-    return name in ("config.toml", LOCK) or is_draft(name)
 
 
 def _parse_records(text: str) -> list[dict[str, Any]]:

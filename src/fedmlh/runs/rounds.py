@@ -17,10 +17,12 @@ from fedmlh.evaluation.calibration import Curve, Scale, find_form
 from fedmlh.evaluation.evaluate import Evaluator, HashedSplit, selection_score
 from fedmlh.evaluation.histograms import Bins
 from fedmlh.federated.client import Memory
-from fedmlh.federated.mail import Outbox, PartT, Reply
+from fedmlh.federated.mail import Ask, Outbox, PartT, Reply
 from fedmlh.federated.participation import list_refused
 from fedmlh.federated.server import GivenUp, Server
+from fedmlh.federated.tally import Tally
 from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.events import COMPARING, NO_EVENTS, TESTING, EventFile, EventLog
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.labels_and_examples import describe_test
 from fedmlh.runs.model_folder import save_bundle
@@ -111,11 +113,15 @@ def conduct(
     dataset: Dataset,
     folder: RunFolder,
     *,
+    sites: Sequence[str] = (),
     watch: Watch = ignore,
     tell: Tell = ignore,
     survey: Survey = lambda progress: ({}, None),
 ) -> Run:
-    """Run all rounds from the last checkpoint on, write model and summary; `survey` adds figures."""
+    """Run all rounds from the last checkpoint on, write model and summary.
+
+    `sites` are the names of clients by client_id, if they have names; `survey` adds figures.
+    """
     task, rounds = server.task, server.task.config.rounds
     identity = f"{server.run} {dataset.fingerprint}"
     checkpoints = Checkpoints(folder.checkpoints, identity, task.stack, server.device, task.config.num_clients)
@@ -142,22 +148,27 @@ def conduct(
         tell(describe_resumed(progress.server.round, rounds, over=is_patience_over(progress, task.config.patience)))
         # The run may have stopped after its last checkpoint was written, but before the files that follow from it.
         write(progress)
-    progress = run_rounds(server, clients, judge, watch, save, progress)
-    for client, rounds in sorted(_count_clipped(progress).items()):
-        tell(
-            f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says by "
-            f"how much; the setting clip turns this off"
-        )
-    figures, curve = survey(progress)
-    if curve is None:
-        curve, calibration = judge.calibrate(task.config, progress.best_model)
-        figures |= calibration
-    tested = judge.evaluator.examine(progress.best_model, test, curve)
-    summary = summarize(task, progress, tested) | figures
-    save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset, curve=curve)
-    folder.write_points(tested.points)
-    folder.write_examples(describe_test(tested, dataset))
-    folder.write_summary(summary)
+    events = EventLog(EventFile(folder.path, tell))
+    with events.record(task.config, sites, resumed=progress is not None):
+        progress = run_rounds(server, clients, judge, watch, save, progress, events)
+        for client, rounds in sorted(_count_clipped(progress).items()):
+            tell(
+                f"updates of client {client} were too long in {rounds} rounds and were scaled down: metrics.jsonl says "
+                f"by how much; the setting clip turns this off"
+            )
+        events.begin_step(COMPARING)
+        figures, curve = survey(progress)
+        events.begin_step(TESTING)
+        if curve is None:
+            curve, calibration = judge.calibrate(task.config, progress.best_model)
+            figures |= calibration
+        tested = judge.evaluator.examine(progress.best_model, test, curve)
+        summary = summarize(task, progress, tested) | figures
+        save_bundle(folder.model, task, server.seeds, progress.best_model.cpu().numpy(), dataset, curve=curve)
+        folder.write_points(tested.points)
+        folder.write_examples(describe_test(tested, dataset))
+        folder.write_summary(summary)
+        events.show_result(summary)
     return Run(summary, folder.path)
 
 
@@ -168,6 +179,7 @@ def run_rounds(
     watch: Watch = ignore,
     save: Callable[[Progress], None] = ignore,
     progress: Progress | None = None,
+    events: EventLog = NO_EVENTS,
 ) -> Progress:
     """Run rounds until all are done or none was better for `patience` rounds; call `save` after each."""
     config = server.task.config
@@ -175,10 +187,12 @@ def run_rounds(
         state = server.begin()
         progress = Progress(state, state.model)
     clients.memories.update(progress.memories)
+    events.resume(progress.history, progress.server.tried.attempts)
+    exchange: Ask[Tally] = events.listen(clients.exchange)
     while progress.server.round < config.rounds and not is_patience_over(progress, config.patience):
         started = time.perf_counter()
         try:
-            state, report = server.run_round(progress.server, clients.exchange)
+            state, report = server.run_round(progress.server, exchange, events.close_attempt)
         except GivenUp as end:
             # Else a run that resumes from here would repeat the same attempts with the same clients.
             save(replace(progress, server=end.state, memories=dict(clients.memories), log=[*progress.log, *end.log]))
@@ -215,6 +229,7 @@ def run_rounds(
             [*progress.log, *report.log],
         )
         save(progress)
+        events.finish_round(record)
         watch(record)
     return progress
 

@@ -75,7 +75,10 @@ def simulate(
                         row["site"] = dataset.site_names[row["client"]]
                 return {"clients": rows, **points}, None
 
-            return conduct(server, clients, judge, test, dataset, folder, watch=watch, tell=tell, survey=compare)
+            sites = dataset.site_names if config.partition == "folder" else ()
+            return conduct(
+                server, clients, judge, test, dataset, folder, sites=sites, watch=watch, tell=tell, survey=compare
+            )
 
 
 def _compare_clients(

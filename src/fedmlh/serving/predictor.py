@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class Prediction(TypedDict):
     score: float
     #: How likely the label is true; None if the model has no curve, since no points were held out.
     probability: float | None
+
+
+class Ranked(NamedTuple):
+    """The best labels of a point, best first."""
+
+    #: Whether the model knows anything of the point.
+    is_known: bool
+    columns: np.ndarray
+    #: NaN if the features are so large that a score is no number.
+    scores: np.ndarray
 
 
 class Explained(Prediction, Reasons):
@@ -115,23 +125,34 @@ class Model:
         """Yield what `predict` returns, for one point after another."""
         if threshold and self.bundle.curve is None:
             raise UserError("this model has no probabilities, since no points were held out: set no threshold")
-        rows = self.read(points)
-        known = self._find_known(rows) if _is_text(points) else np.ones(len(rows), bool)
-        for is_known, (columns, scores) in zip(known, self.rank(rows, k), strict=True):
-            labels = self._name(columns, scores) if is_known else []
+        of_text = _is_text(points)
+        for ranked in self.rank_rows(self.read(points), k):
+            labels = self.name(ranked) if ranked.is_known or not of_text else []
             yield [label for label in labels if not threshold or (label["probability"] or 0.0) >= threshold]
 
     def rank(self, points: "Points", k: int = 5) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each point the numbers of its k best labels, best first, and their scores."""
+        for ranked in self.rank_rows(self.read(points), k):
+            yield ranked.columns, ranked.scores
+
+    def rank_rows(self, rows: Rows, k: int) -> Iterator[Ranked]:
+        """Yield what `rank` does, of points that were read; say also whether the model knows anything of a point."""
         if type(k) is not int or k < 1:
             raise UserError(f"k is {k!a}: ask for at least 1 label")
-        rows, most = self.read(points), min(k, len(self.bundle.labels))
+        most = min(k, len(self.bundle.labels))
         numbers = sum(len(part.buckets) * part.num_buckets for part in self._parts)
         size = max(1, min(_LARGEST_BATCH, _SCORES_AT_ONCE // numbers))
         for begin in range(0, len(rows), size):
             some = rows.take(begin, min(begin + size, len(rows)))
-            scores = [part.scorer.score(part.scorer.find(some)) for part in self._parts]
-            yield from zip(*rank_labels(self._parts, scores, most), strict=True)
+            seen = [part.scorer.find(some) for part in self._parts]
+            known = np.any([np.diff(features.starts) > 0 for found in seen for features in found], axis=0)
+            scores = [part.scorer.score(features) for part, features in zip(self._parts, seen, strict=True)]
+            sound = np.all([np.isfinite(found).all(axis=(0, 2)) for found in scores], axis=0)
+            for found in scores:
+                found[:, ~sound] = 0
+            columns, values = rank_labels(self._parts, scores, most)
+            values[~sound] = np.nan
+            yield from map(Ranked._make, zip(known, columns, values, strict=True))
 
     def read(self, points: "Points") -> Rows:
         """Return points as rows of raw features; refuse those that the model cannot know."""
@@ -194,19 +215,15 @@ class Model:
         rule = Rule.of(bundle.curve, max(evaluator.ks), threshold, top)
         return evaluator.examine(model, evaluator.prepare(dataset.test), bundle.curve, rule)
 
-    def _find_known(self, rows: Rows) -> np.ndarray:
-        """Say for each point whether the model sees anything of it.  # [n]"""
-        seen = np.zeros(len(rows), bool)
-        for part in self._parts:
-            for features in part.scorer.find(rows):
-                seen |= np.diff(features.starts) > 0
-        return seen
-
     @cached_property
     def _parts(self) -> list[Part]:
         return open_parts(self.bundle)
 
-    def _name(self, columns: np.ndarray, scores: np.ndarray) -> list[Prediction]:
+    def name(self, ranked: Ranked) -> list[Prediction]:
+        """Return ranked labels with their names and probabilities; refuse scores that are no numbers."""
+        _, columns, scores = ranked
+        if not np.isfinite(scores).all():
+            raise UserError("the features are so large that scores are no numbers: prepare them as the training data")
         labels, curve = self.bundle.labels, self.bundle.curve
         chances: list[Any] = [None] * len(scores) if curve is None else curve.apply(scores).tolist()
         return [

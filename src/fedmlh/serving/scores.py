@@ -1,9 +1,10 @@
 """The scores that a stored model gives, with numpy alone: its plain twin is what runs evaluate with."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from fedmlh.config import Config
 from fedmlh.errors import UserError, how_to_install
 from fedmlh.federated.task import Seeds, Task
-from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
+from fedmlh.hashing.murmur import hash_integers
 from fedmlh.hashing.rows import Rows
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.points import NOWHERE, Slots
@@ -23,6 +24,10 @@ _LIKELIHOODS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "bce": lambda logits: -np.logaddexp(np.float32(0), -logits),
     "softmax": lambda logits: logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True),
 }
+
+
+#: Features of points and maps that are hashed at once.
+_CELLS_AT_ONCE = 1 << 16
 
 
 class Scorer(Protocol):
@@ -129,30 +134,40 @@ class NetworkScorer:
 
     def find(self, points: Rows) -> tuple[Rows, ...]:
         """Return the hashed features of points, a matrix per map, or the features as they are."""
-        hashed = [self._hash(points, seed) for seed in self.seeds] or [points]
-        return tuple(part.scaled_to_one() if self.config.normalize else part for part in hashed)
+        if not self.seeds:
+            return (points.scaled_to_one() if self.config.normalize else points,)
+        # Of few points all maps at once: a call of numpy costs more than the few numbers in it.
+        at_once = max(1, _CELLS_AT_ONCE // max(1, len(points.columns)))
+        some = (self.seeds[begin : begin + at_once] for begin in range(0, len(self.seeds), at_once))
+        return tuple(part for seeds in some for part in self._hash(points, seeds))
 
-    def _hash(self, points: Rows, seed: int) -> Rows:
-        values, features = points.values, points.columns
+    def _hash(self, points: Rows, seeds: Sequence[int]) -> list[Rows]:
+        """Return the points by some maps."""
+        maps, count = len(seeds), len(points)
+        features, values = np.tile(points.columns, maps), np.tile(points.values, maps)
+        each = np.repeat(np.array(seeds, np.uint32), len(points.columns))
         if self.config.feature_signed:
-            values = values * (1 - 2 * murmur3(features, seed ^ SIGN_SEED, 2).astype(np.float32))
-        shape = (len(points), self.config.feature_dim)
-        return Rows.gather(points.owners, murmur3(features, seed, shape[1]), values, shape)
+            values = values * (1 - 2 * (hash_integers(features, each ^ np.uint32(SIGN_SEED)) % 2).astype(np.float32))
+        owners = (points.owners + count * np.arange(maps)[:, None]).ravel()
+        shape = (maps * count, self.config.feature_dim)
+        columns = hash_integers(features, each).astype(np.int64) % shape[1]
+        rows = Rows.gather(owners, columns, values, shape)
+        rows = rows.scaled_to_one() if self.config.normalize else rows
+        return [rows.take(begin, begin + count) for begin in range(0, maps * count, count)] if count else [rows] * maps
 
     def score(self, features: tuple[Rows, ...]) -> np.ndarray:
         """Return what the config's decoding averages over tables, for each bucket."""
         weights, biases = self.layers[::2], self.layers[1::2]
-        tables = []
+        sums = np.empty((len(weights[0]), len(features[0]), weights[0].shape[2]), np.float32)
         for table, inwards in enumerate(weights[0]):
             points = features[table % len(features)]
-            sums = np.empty((len(points), inwards.shape[1]), np.float32)
-            for row, (begin, end) in enumerate(zip(points.starts[:-1], points.starts[1:], strict=True)):
-                sums[row] = _multiply(points.values[None, begin:end], inwards[points.columns[begin:end]])
-            sums += biases[0][table]
-            for weight, bias in zip(weights[1:], biases[1:], strict=True):
-                sums = _multiply(np.maximum(sums, 0), weight[table]) + bias[table]
-            tables.append(sums)
-        return self._decode(np.stack(tables))
+            starts, columns, values = points.starts.tolist(), points.columns, points.values
+            for row, (begin, end) in enumerate(pairwise(starts)):
+                sums[table, row] = np.einsum("i,ij->j", values[begin:end], inwards[columns[begin:end]])
+        sums += biases[0][:, None]
+        for weight, bias in zip(weights[1:], biases[1:], strict=True):
+            sums = _multiply(np.maximum(sums, 0), weight) + bias[:, None]
+        return self._decode(sums)
 
     def _decode(self, logits: np.ndarray) -> np.ndarray:
         if self.config.decoding == "logits":
@@ -162,11 +177,13 @@ class NetworkScorer:
 
 
 def _multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return rows times weights; a single row without BLAS.  # [n, i], [i, o] -> [n, o]
+    """Return rows times weights, per table; a single row without BLAS.  # [R, n, i], [R, i, o] -> [R, n, o]
 
     BLAS would start threads for it, which cost more than the product: up to ten times on a machine that is busy.
     """
-    return np.asarray(np.einsum("i,ij->j", rows[0], weights)[None] if len(rows) == 1 else rows @ weights)
+    if rows.shape[1] == 1:
+        return np.asarray(np.einsum("ri,rij->rj", rows[:, 0], weights)[:, None])
+    return np.asarray(rows @ weights)
 
 
 def find_likelihood(config: Config) -> Callable[[np.ndarray], np.ndarray]:

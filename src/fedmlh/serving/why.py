@@ -46,6 +46,11 @@ def leave_words_out(text: str) -> tuple[list[str], list[str]]:
     return words, [" ".join(token for token in tokens if token != word) for word in words]
 
 
+def count_words(text: str) -> int:
+    """Return how many different words a text has."""
+    return len({found[0] for found in TOKEN.finditer(text.lower())})
+
+
 def leave_features_out(point: Rows) -> tuple[list[str], Rows]:
     """Return the features of one point by number, and the point without each of them."""
     count = len(point.columns)

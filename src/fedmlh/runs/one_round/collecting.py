@@ -10,6 +10,7 @@ from fedmlh.federated.messages import Reason, measure
 from fedmlh.federated.participation import Attempt, Refusal, list_refused
 from fedmlh.oneround.desk import Desk, Question
 from fedmlh.oneround.exchange import COUNTS, HELD_OUT, SUMS
+from fedmlh.runs.events import NO_EVENTS, EventLog
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.rounds import Tell
 
@@ -34,6 +35,7 @@ class Exchange:
     offer: Ask
     folder: Path
     tell: Tell
+    events: EventLog = NO_EVENTS
     bytes_up: int = 0
     bytes_down: int = 0
     #: The bytes among these that were sent after the server had its model.
@@ -55,7 +57,7 @@ class Exchange:
             missing = [client_id for client_id in clients if client_id not in inbox.accepted]
             if inbox.accepted:
                 self.tell(f"{question.part}: {len(inbox.accepted):,} of {len(clients):,} clients had answered before")
-            replies = self.ask(missing, outbox) if missing else ()
+            replies = self.events.listen(self.ask, question.part)(missing, outbox) if missing else ()
             for asked, (client_id, reply) in enumerate(replies, 1):
                 content = inbox.take(client_id, reply)
                 if content is not None and isinstance(reply, bytes):
@@ -68,8 +70,9 @@ class Exchange:
 
     def deliver(self, clients: Sequence[int], payload: bytes) -> None:
         """Send these clients the result; a client that does not take it still counts as a participant."""
-        inbox, outbox = self._open(self.desk.tell_result(payload), clients)
-        for client_id, reply in self.offer(clients, outbox):
+        question = self.desk.tell_result(payload)
+        inbox, outbox = self._open(question, clients)
+        for client_id, reply in self.events.listen(self.offer, question.part)(clients, outbox):
             inbox.take(client_id, reply)
         self.bytes_delivered += self._close(inbox, outbox)
 
@@ -87,6 +90,7 @@ class Exchange:
         self.bytes_up += inbox.bytes_up
         self.bytes_down += sent
         self.log.append(inbox.close())
+        self.events.close_attempt(self.log[-1])
         return sent
 
     def forget(self) -> None:
@@ -110,10 +114,12 @@ class Exchange:
         refused = [*line.refused, *(Refusal(client, reason, detail) for client in clients)]
         refused.sort(key=lambda entry: entry.client)
         self.log[place] = replace(line, accepted=_without(clients, line.accepted), refused=refused)
+        self.events.close_attempt(self.log[place])
         for attempt, later in enumerate(self.log[place + 1 :], place + 1):
             left = [entry for entry in later.refused if entry.client not in clients]
             asked, counted = (_without(clients, part) for part in (later.sampled, later.accepted))
             self.log[attempt] = replace(later, sampled=asked, accepted=counted, refused=left)
+            self.events.close_attempt(self.log[attempt])
 
 
 def _without(clients: Collection[int], others: Sequence[int]) -> list[int]:

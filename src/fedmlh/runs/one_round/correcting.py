@@ -20,6 +20,7 @@ from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.corrected import CorrectedFeatures, CorrectedRanker, shorten
 from fedmlh.oneround.sums import Sums
 from fedmlh.runs.checkpoint import Checkpoints, Progress
+from fedmlh.runs.events import EventLog
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.one_round.closing import Closing, pick_points
 from fedmlh.runs.one_round.correction import Correction, renumber
@@ -74,6 +75,7 @@ class Corrector:
     folder: RunFolder
     watch: Watch
     tell: Tell
+    events: EventLog
 
     @property
     def task(self) -> Task:
@@ -140,4 +142,12 @@ class Corrector:
             checkpoints.save(progress)
             self.folder.write_metrics([record, *map(renumber, progress.history)])
 
-        return run_rounds(server, clients, judge, lambda record: self.watch(renumber(record)), save, progress)
+        return run_rounds(
+            server,
+            clients,
+            judge,
+            lambda record: self.watch(renumber(record)),
+            save,
+            progress,
+            self.events.follow(record["round"]),
+        )

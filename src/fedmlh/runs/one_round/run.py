@@ -30,6 +30,7 @@ from fedmlh.oneround.solve import NotPositive, check_memory
 from fedmlh.oneround.sums import Adder, Sums, check_room
 from fedmlh.oneround.terms import Counts, Terms
 from fedmlh.oneround.wire import encode_sums
+from fedmlh.runs.events import COMPARING, SOLVING, EventFile, EventLog
 from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
 from fedmlh.runs.one_round.closing import Closing, pick_points
@@ -85,7 +86,8 @@ def run_once(
                     yield clients
                 live[0] = stack.enter_context(engine(population, workers))
 
-            exchange = Exchange(desk, ask, ask, folder.checkpoints, tell)
+            events = EventLog(EventFile(folder.path, tell))
+            exchange = Exchange(desk, ask, ask, folder.checkpoints, tell, events)
             frequencies = LabelCounts.of(dataset.train)
             work = Work(
                 exchange,
@@ -98,7 +100,9 @@ def run_once(
                 watch,
                 compare_clients(dataset, division, population, tell),
             )
-            return Run(work.finish(folder), folder.path)
+            sites = dataset.site_names if config.partition == "folder" else ()
+            with events.record(config, sites, resumed=folder.checkpoints.is_dir()):
+                return Run(work.finish(folder), folder.path)
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Work:
     def finish(self, folder: RunFolder) -> dict[str, Any]:
         """Do all steps of the run; return the summary."""
         started = time.perf_counter()
-        desk = self.exchange.desk
+        desk, events = self.exchange.desk, self.exchange.events
         terms = self.agree()
         closing = Closing(self.task, desk.seeds, terms, self.dataset, self.frequencies, self.device, self.tell)
         num_slots = closing.slots.count
@@ -133,6 +137,7 @@ class Work:
         accepted, sums = self.gather(terms, num_slots, held_out)
         own = Respondent(self.task, 0, self.validation.X, self.validation.Y, self.dataset.labels)
         own_sums = own.sum(terms, desk.seeds)
+        events.begin_step(SOLVING)
         while True:
             try:
                 choice, ridge_from = self.choose(closing, sums, held_out)
@@ -149,12 +154,13 @@ class Work:
             "seconds_training": time.perf_counter() - started,
             "seconds_evaluation": 0.0,
         }
+        events.finish_round(record)
         if len(points):
             self.watch(record)
         correction = None
         weight, networks = 0.0, b""
         if self.task.config.correct:
-            corrector = Corrector(closing, self.reach, desk.max_examples, folder, self.watch, self.tell)
+            corrector = Corrector(closing, self.reach, desk.max_examples, folder, self.watch, self.tell, events)
             correction = corrector.correct(sums, choice, self.validation, record)
             weight, networks, labels = correction.weight, correction.payload, correction.labels
         bits = self.task.config.point_bits
@@ -163,6 +169,7 @@ class Work:
         record |= self.exchange.figures
         write_checked(folder.checkpoints / f"{OWN}.bin", encode_sums(own_sums, self.task.config.point_bits))
         folder.write_participation([*self.exchange.log, *(() if correction is None else correction.log)])
+        events.begin_step(COMPARING)
         more = {"training_points": sums.points, "delivered": result.figures, "ridge_from": ridge_from}
         if len(points):
             more |= {"validation": closing.evaluator.judge(labels, points.Y), **self.compare(closing, labels)}
@@ -170,6 +177,8 @@ class Work:
         summary = closing.write(folder, solved, record, {**more, **figures}, correction, curve)
         if not len(points):  # nothing was measured before this record
             self.watch(record)
+        events.finish_round(record)  # with the delivery
+        events.show_result(summary)
         if not self.task.config.keep_sums:
             self.exchange.forget()
         return summary

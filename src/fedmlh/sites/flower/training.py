@@ -12,6 +12,7 @@ from fedmlh.federated.server import Server
 from fedmlh.model.device import pick_device
 from fedmlh.oneround.desk import Desk
 from fedmlh.oneround.sums import check_room
+from fedmlh.runs.events import EventFile, EventLog
 from fedmlh.runs.one_round.collecting import Exchange
 from fedmlh.runs.one_round.run import Work
 from fedmlh.runs.rounds import Judge, conduct
@@ -49,6 +50,7 @@ def train_federation(federation: Federation, grid: Grid) -> None:
         test,
         points.dataset,
         federation.run,
+        sites=agreement.sites,
         tell=_say,
         survey=lambda progress: compare_sites(federation, server, sites, judge, progress),
     )
@@ -63,7 +65,8 @@ def ask_once(
     folder.open(agreement.config)
     deadline = agreement.config.deadline
     offer = partial(sites.ask, "train", quorum=0, deadline=deadline)
-    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, offer, folder.checkpoints, _say)
+    events = EventLog(EventFile(folder.path, _say))
+    exchange = Exchange(Desk(agreement.task, examples), sites.exchange, offer, folder.checkpoints, _say, events)
     # Networks are trained with as many sites as a round needs; those that are not connected are not waited for.
     trainers = GridSites(sites.grid, sites.nodes, deadline=deadline, quorum=agreement.config.quorum)
     work = Work(
@@ -75,7 +78,8 @@ def ask_once(
         _say,
         lambda task, seeds: nullcontext(trainers),
     )
-    work.finish(folder)
+    with events.record(agreement.config, agreement.sites, resumed=folder.checkpoints.is_dir()):
+        work.finish(folder)
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,149 @@
+"""The service that `fedmlh serve` runs: models under names, behind the interfaces of our own and of Annif."""
+
+import asyncio
+import functools
+import logging
+import re
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.supervisors import Multiprocess
+
+from fedmlh.errors import UserError
+from fedmlh.web import annif, native, page
+from fedmlh.web.app import make_app
+from fedmlh.web.headers import is_loopback
+from fedmlh.web.limits import Limits
+from fedmlh.web.listen import keep_quiet, make_server, show_address
+from fedmlh.web.metrics import Measure, Metrics
+from fedmlh.web.problem import Problem, answer_json
+from fedmlh.web.project import Project
+
+LOG = logging.getLogger("fedmlh.web")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DESCRIPTION = Path(__file__).with_name("openapi.json")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is served, to whom."""
+
+    #: The folder of each project's model, by the project's id.
+    folders: tuple[tuple[str, Path], ...]
+    #: The address that the server listens at.
+    host: str
+    #: Further names by which clients reach the server, and origins whose pages may ask it.
+    names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    #: What Annif's clients are told of the language of texts and labels.
+    language: str = "und"
+    limits: Limits = field(default_factory=Limits)
+    workers: int = 1
+
+
+def name_projects(models: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """Return the id and the folder of each model: ID=FOLDER, or a folder whose name is the id."""
+    found: dict[str, Path] = {}
+    for model in models:
+        before, equals, after = model.partition("=")
+        is_named = bool(equals) and _ID.fullmatch(before) is not None and not Path(model).exists()
+        folder = Path(after if is_named else model)
+        place = folder.resolve()
+        project_id = before if is_named else (place.parent if place.name == "model" else place).name
+        if not _ID.fullmatch(project_id):
+            raise UserError(f"{project_id!a} cannot be the id of a project: name it in letters and digits, ID={folder}")
+        if project_id in found:
+            raise UserError(f"two models are called {project_id}: name them, as in {project_id}-2={folder}")
+        found[project_id] = folder
+    return tuple(found.items())
+
+
+def make_service(service: Service, counts: Path | None = None) -> Starlette:
+    """Load the models and return the application; `counts` is the file in which several processes count."""
+    projects = {project_id: Project(project_id, folder) for project_id, folder in service.folders}
+    is_open = False
+
+    async def show_health(_: Request) -> Response:
+        return answer_json({"status": "ok"})
+
+    async def show_ready(_: Request) -> Response:
+        if not is_open:
+            raise Problem(503, "the server is being stopped")
+        return answer_json({"status": "ready", "projects": list(projects)})
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(metrics.write(), media_type="text/plain; version=0.0.4")
+
+    async def show_description(_: Request) -> Response:
+        return Response(_DESCRIPTION.read_bytes(), media_type="application/json")
+
+    @asynccontextmanager
+    async def live(_: Starlette) -> AsyncIterator[None]:
+        nonlocal is_open
+        watching = [asyncio.create_task(project.watch()) for project in projects.values()]
+        is_open = True
+        yield
+        is_open = False
+        for task in watching:
+            task.cancel()
+        for project in projects.values():
+            project.close()
+
+    routes = [
+        Route("/health", show_health),
+        Route("/ready", show_ready),
+        Route("/metrics", show_metrics),
+        Route("/openapi.json", show_description),
+        *native.make_routes(projects),
+        *annif.make_routes(projects, service.language),
+        *page.make_routes(projects),
+    ]
+    metrics = Metrics(routes, list(projects.values()), None if counts is None else (counts, service.workers))
+    names = None
+    if service.names or is_loopback(service.host):
+        names = [service.host, "localhost", "127.0.0.1", "::1", *service.names]
+    outer = [Middleware(Measure, metrics=metrics)]
+    return make_app(routes, names=names, origins=service.origins, limits=service.limits, outer=outer, lifespan=live)
+
+
+def run_service(service: Service, bound: socket) -> None:
+    """Serve until the process is told to stop; with several workers, in processes of their own on the one socket."""
+    keep_quiet()
+    # Also with workers: a model that cannot be read ends the command.
+    app = make_service(service)
+    bound.listen(service.limits.connections)
+    listed = ", ".join(project_id for project_id, _ in service.folders)
+    LOG.info("%s at %s", listed, show_address(bound))
+    if not is_loopback(service.host):
+        LOG.info("open to the network, without a password: put a proxy with TLS and accounts in front of it")
+    if service.workers == 1:
+        make_server(app, service.limits).run([bound])
+        return
+    del app
+    with tempfile.TemporaryDirectory(prefix="fedmlh-serve-") as folder:
+        work = functools.partial(_work, service, Path(folder) / "counts")
+        Multiprocess(uvicorn.Config("", workers=service.workers, log_config=None), work, [bound]).run()
+
+
+def _work(service: Service, counts: Path, sockets: list[socket]) -> None:
+    """Serve as one of several processes."""
+    keep_quiet()
+    try:
+        app = make_service(service, counts)
+    except UserError as error:
+        LOG.error("a worker cannot start: %s", error)
+        time.sleep(1)  # the supervisor starts another at once
+        sys.exit(2)
+    make_server(app, service.limits).run(sockets)
