@@ -54,17 +54,18 @@ class Client:
     _kept: http.client.HTTPConnection | None = field(default=None, repr=False)
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        if self._kept is None:
-            self._kept = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = self._kept or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self._kept = connection if self.keeps else None
         try:
-            self._kept.request(method, path, body, headers or {})
-            answer = self._kept.getresponse()
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
             reply = Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         except (OSError, http.client.HTTPException):
-            self.close()
+            connection.close()
+            self._kept = None
             raise
         if not self.keeps:
-            self.close()
+            connection.close()
         check_described(method, urlsplit(path).path, reply)
         return reply
 

@@ -4,6 +4,7 @@ import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from fedmlh.config import Config
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.serving.predictor import Model
+from fedmlh.web import ask
 from fedmlh.web.annif import find_score
+from fedmlh.web.problem import Problem
 from fedmlh.web.project import Question, answer_all, make_rows
 from fedmlh.web.service import name_projects
 from served import DESCRIPTION, Client, serve
@@ -146,11 +149,11 @@ def test_requests_that_wait_are_answered_together(client: Client) -> None:
 
     points, passes = count("fedmlh_points_total"), count("fedmlh_batches_total")
 
-    def ask(text: str) -> object:
+    def ask_apart(text: str) -> object:
         return client.apart.predict("texts", texts=[text]).json
 
     with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(ask, asked))
+        found = list(pool.map(ask_apart, asked))
     for mine, theirs in zip(found, expected, strict=True):
         assert_alike(mine["results"], theirs["results"])
     assert count("fedmlh_points_total") == points + 100
@@ -309,6 +312,35 @@ def test_a_client_of_annif_s_works_unchanged(client: Client, folders) -> None:
     for call in (lambda: annif.learn("texts", []), lambda: annif.detect_language("a", ["en"])):
         with pytest.raises(requests.HTTPError):
             call()
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"]))
+    ),
+    st.integers(3, 9),
+)
+def test_forms_are_read_as_the_library_reads_them(fields: dict[str, str], piece: int) -> None:
+    body = urlencode(fields).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ask, "_PIECE", piece)
+        assert ask.parse_form(body) == dict(parse_qsl(body.decode(), keep_blank_values=True)) == fields
+
+
+@given(st.binary(max_size=60).map(lambda drawn: bytes(b"%4a&=+"[n % 6] for n in drawn)), st.integers(3, 9))
+def test_odd_forms_are_read_as_the_library_reads_them(body: bytes, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ask, "_PIECE", piece)
+        expected: object
+        try:
+            expected = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
+        except UnicodeDecodeError:
+            expected = Problem
+        try:
+            found: object = ask.parse_form(body)
+        except Problem:
+            found = Problem
+        assert found == expected
 
 
 # Of all.

@@ -1,6 +1,7 @@
 """What a server does with clients that ask too much, too slowly or wrongly, and with models that are replaced."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -398,25 +399,61 @@ def test_serving_imports_nothing_that_trains(folder: Path) -> None:
     assert said.stdout == "set()\n"
 
 
+def list_workers(process: "subprocess.Popen[bytes]") -> list[int]:
+    """Return the processes that answer; the first child of all keeps account of shared memory."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 @pytest.mark.slow
-def test_workers_share_a_socket_and_their_counts(folder: Path, tmp_path: Path) -> None:
+def test_workers_share_a_socket_and_their_counts_and_are_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
         command = make_command("serve", folder, "--port", 0, "--workers", 2)
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
         wait_for_words(log, "/\n", process)
-        port = int(re.search(r":(\d+)/\n", log.read_text())[1])
+        client = Client(int(re.search(r":(\d+)/\n", log.read_text())[1]), keeps=False)
 
         def ask(_: int) -> int:
-            return Client(port, keeps=False).predict("texts", texts=["olive"]).status
+            return client.predict("texts", texts=["olive"]).status
 
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(ask, range(200))) == {200}
-        wait_for(lambda: b'fedmlh_points_total{project="texts"} 200' in Client(port, keeps=False).get("/metrics").body)
+        wait_for(lambda: b'fedmlh_points_total{project="texts"} 200' in client.get("/metrics").body)
+        workers = list_workers(process)
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        wait_for(lambda: len(set(list_workers(process)) - set(workers)) == 1)
+        assert {ask(n) for n in range(20)} == {200}
+        wait_for(lambda: b'fedmlh_points_total{project="texts"} 220' in client.get("/metrics").body)
+        workers = list_workers(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
         assert "Traceback" not in log.read_text()
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_server_that_is_killed(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        command = make_command("serve", folder, "--port", 0, "--workers", 2)
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        wait_for_words(log, "/\n", process)
+        workers = wait_for(lambda: found if len(found := list_workers(process)) == 2 else None)
+        client = Client(int(re.search(r":(\d+)/\n", log.read_text())[1]), keeps=False)
+        assert client.get("/ready").status == 200
+    finally:
+        process.kill()
+        process.wait()
+
+    def is_there(worker: int) -> bool:
+        state = Path(f"/proc/{worker}/stat")
+        return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+    wait_for(lambda: not any(map(is_there, workers)))

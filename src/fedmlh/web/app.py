@@ -26,7 +26,7 @@ def make_app(
 ) -> Starlette:
     """Return an application that answers to these host names (None: any), and to pages of these origins."""
     cross = [Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"])] if origins else []
-    return Starlette(
+    app = Starlette(
         routes=list(routes),
         middleware=[
             *outer,
@@ -37,3 +37,5 @@ def make_app(
         exception_handlers=dict.fromkeys((Problem, UserError, HTTPException), on_problem),
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # an answer would name whatever host the request names
+    return app

@@ -16,7 +16,7 @@ class Limits:
     body: int = 5_500_000
     #: An escape such as %C3 or \\u00e9 takes up to three times the bytes that it stands for.
     escaped: int = 3 * 5_500_000
-    #: Bytes of all bodies that are held at a time.
+    #: Bytes of all bodies that are read at a time.
     bodies: int = 64 << 20
     #: Bytes of the lines before the body.
     head: int = 16 << 10
@@ -44,7 +44,7 @@ class Bodies:
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self.app, self.limits = app, limits
-        self.held = 0
+        self.kept = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, then let the application answer."""
@@ -71,7 +71,7 @@ class Bodies:
 
             await self.app(scope, read_whole, send)
         finally:
-            self.held -= len(body)
+            self.kept -= len(body)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, body: bytearray) -> None:
         """Fill `body`; raise Problem if it is too large or too slow."""
@@ -90,15 +90,15 @@ class Bodies:
                     piece, more = message.get("body", b""), message.get("more_body", False)
                     total += len(piece)
                     if total <= limits.escaped:
-                        self.held += len(piece)
+                        self.kept += len(piece)
                         body += piece
                     else:
                         # Read on for a while: a client that still sends would not see the answer.
-                        self.held -= len(body)
+                        self.kept -= len(body)
                         body.clear()
                         if total > 4 * limits.escaped:
                             raise self._too_large()
-                    if self.held > limits.bodies:
+                    if self.kept > limits.bodies:
                         raise Problem(503, "the server is busy with large texts: try again later", {**LATER, **CLOSE})
         except TimeoutError:
             raise Problem(408, "the body of the request came too slowly", CLOSE) from None

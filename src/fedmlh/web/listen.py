@@ -111,7 +111,6 @@ def make_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=limits.connections,
             timeout_keep_alive=int(limits.idle_seconds),
             timeout_graceful_shutdown=int(limits.stop_seconds),
             h11_max_incomplete_event_size=limits.head,

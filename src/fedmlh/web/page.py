@@ -86,7 +86,7 @@ async def _label(project: Project, said: Mapping[str, str], content: bytes, top:
         raise Problem(400, f"{name} is packed: unpack it first")
     records = await run_in_threadpool(open_records, Incoming.of(name, content), (column,) if column else ())
     if len(records) > MOST_ROWS:
-        raise Problem(413, f"{name} has {len(records):,} rows, and may have {MOST_ROWS:,}: use fedmlh predict --input")
+        raise Problem(413, f"{name} has {len(records):,} rows, and may have {MOST_ROWS:,}: use fedmlh predict")
     rows = await run_in_threadpool(list, records)
     answers: list[tuple[Record, list[Any]]] = []
     for begin in range(0, len(rows), BATCH):

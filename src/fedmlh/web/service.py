@@ -1,25 +1,27 @@
 """The service that `fedmlh serve` runs: models under names, behind the interfaces of our own and of Annif."""
 
 import asyncio
-import functools
+import contextlib
 import logging
+import multiprocessing
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from socket import socket
+from typing import NoReturn
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from uvicorn.supervisors import Multiprocess
 
 from fedmlh.errors import UserError
 from fedmlh.web import annif, native, page
@@ -33,6 +35,8 @@ from fedmlh.web.project import Project
 
 LOG = logging.getLogger("fedmlh.web")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: Seconds until a worker that has ended is replaced.
+_PAUSE = 0.5
 _DESCRIPTION = Path(__file__).with_name("openapi.json")
 
 
@@ -89,7 +93,7 @@ def make_service(service: Service, counts: Path | None = None) -> Starlette:
     async def show_description(_: Request) -> Response:
         return Response(_DESCRIPTION.read_bytes(), media_type="application/json")
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def live(_: Starlette) -> AsyncIterator[None]:
         nonlocal is_open
         watching = [asyncio.create_task(project.watch()) for project in projects.values()]
@@ -123,7 +127,7 @@ def run_service(service: Service, bound: socket) -> None:
     keep_quiet()
     # Also with workers: a model that cannot be read ends the command.
     app = make_service(service)
-    bound.listen(service.limits.connections)
+    bound.listen()
     listed = ", ".join(project_id for project_id, _ in service.folders)
     LOG.info("%s at %s", listed, show_address(bound))
     if not is_loopback(service.host):
@@ -133,17 +137,50 @@ def run_service(service: Service, bound: socket) -> None:
         return
     del app
     with tempfile.TemporaryDirectory(prefix="fedmlh-serve-") as folder:
-        work = functools.partial(_work, service, Path(folder) / "counts")
-        Multiprocess(uvicorn.Config("", workers=service.workers, log_config=None), work, [bound]).run()
+        _supervise(service, bound, Path(folder) / "counts")
 
 
-def _work(service: Service, counts: Path, sockets: list[socket]) -> None:
-    """Serve as one of several processes."""
+def _supervise(service: Service, bound: socket, counts: Path) -> NoReturn:
+    """Keep some processes at work on a socket, until an exception (Ctrl-C, SIGTERM) ends it; then have them stop."""
+    spawn = multiprocessing.get_context("spawn")
+
+    def start() -> SpawnProcess:
+        process = spawn.Process(target=_work, args=(service, bound, counts))
+        process.start()
+        return process
+
+    workers = [start() for _ in range(service.workers)]
+    try:
+        while True:
+            wait([worker.sentinel for worker in workers])
+            time.sleep(_PAUSE)  # one that cannot start is not started again and again
+            for place, worker in enumerate(workers):
+                if not worker.is_alive():
+                    LOG.error("a worker has ended (%s); another one begins", worker.exitcode)
+                    workers[place] = start()
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+
+
+def _work(service: Service, bound: socket, counts: Path) -> None:
+    """Serve as one of several processes, for as long as the first one lives."""
     keep_quiet()
     try:
         app = make_service(service, counts)
     except UserError as error:
         LOG.error("a worker cannot start: %s", error)
-        time.sleep(1)  # the supervisor starts another at once
         sys.exit(2)
-    make_server(app, service.limits).run(sockets)
+    server = make_server(app, service.limits)
+
+    def stop_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+        server.should_exit = True
+
+    threading.Thread(target=stop_with_parent, daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run([bound])
