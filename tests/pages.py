@@ -6,6 +6,7 @@ import io
 import re
 import runpy
 import shlex
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,38 +80,67 @@ def list_anchors(page: Path) -> set[str]:
     return set(found)
 
 
+class Session:
+    """What the blocks of a page leave for those below: names of Python, and a server."""
+
+    def __init__(self, page: Path, life: contextlib.ExitStack) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__", "__file__": str(page)}
+        self._life = life
+        self._port = 0
+
+    def serve(self, folder: str) -> None:
+        """Serve a model to the end of the page, on a free port instead of the one that is printed."""
+        from served import serve  # needs the extra serve
+
+        name = Path(folder).name
+        self._port = self._life.enter_context(serve({name: Path(folder)})).port
+        print(f"fedmlh: {name} at http://127.0.0.1:8000/")
+
+    def ask(self, url: str, header: str, data: str) -> None:
+        """Print what the server answers, as curl does."""
+        name, _, value = header.partition(": ")
+        url = url.replace("localhost:8000", f"127.0.0.1:{self._port}")
+        with urllib.request.urlopen(urllib.request.Request(url, data.encode(), {name: value})) as answer:
+            print(answer.read().decode())
+
+
 def run_page(page: Path) -> None:
     """Run a page's blocks in order, in the current folder: Python in one namespace, `fedmlh` in this process.
 
     A block of text is what the block before it prints.
     """
-    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(page)}
     printed: str | None = None
-    for block in list_blocks(page):
-        if block.language == "text":
-            if printed is not None:
-                check_output(block, printed)
-        elif block.language not in SHOWN:
-            printed = _run(block, names) if block.is_run else None
+    with contextlib.ExitStack() as life:
+        session = Session(page, life)
+        for block in list_blocks(page):
+            if block.language == "text":
+                if printed is not None:
+                    check_output(block, printed)
+            elif block.language not in SHOWN:
+                printed = _run(block, session) if block.is_run else None
 
 
-def _run(block: Block, names: dict[str, Any]) -> str:
+def _run(block: Block, session: Session) -> str:
     """Run a block, and return what it prints."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         if block.language == "python":
             # At its own lines of the page, so that a traceback names them.
-            exec(compile("\n" * (block.line - 1) + block.code, str(block.page), "exec"), names)
+            exec(compile("\n" * (block.line - 1) + block.code, str(block.page), "exec"), session.names)
         else:
             assert block.language == "sh", f"{block.place}: '{block.language}' is neither python, sh nor text"
             for line in block.code.replace("\\\n", " ").splitlines():
-                _run_line(shlex.split(line, comments=True), f"{block.place}: {line}", out)
+                _run_line(shlex.split(line, comments=True), f"{block.place}: {line}", session, out)
     return out.getvalue()
 
 
-def _run_line(words: list[str], place: str, out: io.StringIO) -> None:
+def _run_line(words: list[str], place: str, session: Session, out: io.StringIO) -> None:
     match words:
         case []:
             pass
+        case ["fedmlh", "serve", folder]:
+            session.serve(folder)
+        case ["curl", url, "-H", header, "-d", data]:
+            session.ask(url, header, data)
         case ["fedmlh", *arguments]:
             assert call(*arguments) == 0, f"{place}\n{out.getvalue()}"
         case ["python", script]:
@@ -119,7 +149,7 @@ def _run_line(words: list[str], place: str, out: io.StringIO) -> None:
             print(*Path(name).read_text("utf-8").splitlines()[: int(number)], sep="\n")
         case _:
             raise AssertionError(
-                f"{place}: only fedmlh, scripts and head -n can be run; mark the block if it should not be"
+                f"{place}: only fedmlh, scripts, head -n and curl -H -d can be run; mark the block if it should not be"
             )
 
 
