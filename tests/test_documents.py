@@ -24,7 +24,7 @@ def name(path: Path) -> str:
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """Make an empty folder to run in, a terminal of 80 columns, and scripts that find each other."""
     place = tmp_path / "place"
     place.mkdir()
@@ -101,7 +101,7 @@ def test_what_pages_install_can_train(page):
 
 
 @pytest.mark.parametrize("page", RUN, ids=name)
-def test_every_block_runs_and_prints_what_the_page_says(page, workplace):
+def test_every_block_runs_and_prints_what_the_page_says(page, folder):
     run_page(page)
 
 
@@ -132,11 +132,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_block_is_noticed(what, workplace):
+def test_a_broken_block_is_noticed(what, folder):
     text, error = BROKEN[what]
-    (workplace / "page.md").write_text(text)
+    (folder / "page.md").write_text(text)
     with pytest.raises(error):
-        run_page(workplace / "page.md")
+        run_page(folder / "page.md")
 
 
 def test_output_may_leave_lines_out_and_differ_a_little():
@@ -150,13 +150,13 @@ def test_output_may_leave_lines_out_and_differ_a_little():
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name)
-def test_examples_run(script, workplace, capsys):
+def test_examples_run(script, folder, capsys):
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_as_one(workplace):
+def test_the_notebook_runs_as_one(folder):
     """From its text to a notebook, executed by a kernel of its own."""
     why = "the notebook needs {}, of the extra dev"
     jupytext = pytest.importorskip("jupytext", reason=why.format("jupytext"))
