@@ -376,9 +376,9 @@ class Predictor:
         """Return number, score and probability of the k best labels; none of a text without known words."""
         point = read_text(asked, self.about["text"]) if isinstance(asked, str) else asked
         scores, is_seen = [0.0] * len(self.keys), False
-        for weight, model, buckets in self.parts:
+        for place, (weight, model, buckets) in enumerate(self.parts):
             sees, tables = model.score(point)
-            is_seen |= sees
+            is_seen |= sees and place == 0
             for label in range(len(scores)):
                 votes = [table[bucket[label]] for table, bucket in zip(tables, buckets, strict=True)]
                 scores[label] += weight * sum(votes) / len(votes)

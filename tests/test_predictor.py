@@ -291,11 +291,13 @@ def test_predicting_needs_no_package_that_trains_and_training_says_what_is_missi
     assert not (tmp_path / "run").exists()
 
 
-def test_a_text_without_known_words_has_no_label() -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "with networks"])
+def test_a_text_without_known_words_has_no_label(beside: bool) -> None:
     hashed = Model(make_bundle(BASE, 5, d=50, text=TextFeatures.hashing(50)))
     assert hashed.predict(["", "a cat"], 2)[0] == []
     assert len(hashed.predict(["", "a cat"], 2)[1]) == 2
-    once = Model(make_bundle(BASE.replace(training="one-round", correct=0), 5, d=50, text=TextFeatures.hashing(50)))
+    linear = BASE.replace(training="one-round", correct=0)
+    once = Model(make_bundle(linear, 5, d=50, text=TextFeatures.hashing(50), beside=beside))
     frequencies = once.bundle.terms.counts.frequencies
     words = [f"word{n}" for n in range(99)]
     rows = once.read(words)

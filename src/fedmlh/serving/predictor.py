@@ -117,7 +117,7 @@ class Model:
         """Return the k best labels of each point; with a threshold, only those that are at least that probable.
 
         Points are texts if the model was trained on text, else rows of raw features. A text without a word that
-        the model knows has no labels.
+        the model knows has no labels; networks alone take every word for known.
         """
         return list(self.predict_stream(points, k, threshold))
 
@@ -145,7 +145,8 @@ class Model:
         for begin in range(0, len(rows), size):
             some = rows.take(begin, min(begin + size, len(rows)))
             seen = [part.scorer.find(some) for part in self._parts]
-            known = np.any([np.diff(features.starts) > 0 for found in seen for features in found], axis=0)
+            # Only the linear model's features are known to occur in training: networks take any word.
+            known = np.any([np.diff(features.starts) > 0 for features in seen[0]], axis=0)
             scores = [part.scorer.score(features) for part, features in zip(self._parts, seen, strict=True)]
             sound = np.all([np.isfinite(found).all(axis=(0, 2)) for found in scores], axis=0)
             for found in scores:
