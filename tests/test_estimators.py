@@ -36,6 +36,11 @@ EURLEX = Path(__file__).parents[2] / "shared" / "data" / "EurLex-EuroVoc-titles-
 EXPECTED = {
     "check_classifiers_multilabel_representation_invariance": "a list of lists holds labels, not rows of 0 and 1",
 }
+#: Networks multiply in single precision.
+OF_NETWORKS = {
+    **EXPECTED,
+    "check_methods_subset_invariance": "the seventh digit of a score depends on how many points are asked at once",
+}
 
 
 @parametrize_with_checks([FedMLHClassifier()], expected_failed_checks=lambda estimator: EXPECTED)
@@ -44,7 +49,7 @@ def test_the_classifier_is_one_of_scikit_learn(estimator, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([FedAvgClassifier(settings={"rounds": 20})], expected_failed_checks=lambda estimator: EXPECTED)
+@parametrize_with_checks([FedAvgClassifier(settings={"rounds": 20})], expected_failed_checks=lambda _: OF_NETWORKS)
 def test_fedavg_is_one_of_scikit_learn(estimator, check):
     check(estimator)
 

@@ -79,7 +79,7 @@ def test_a_client_s_process_that_is_killed_alone(rehearsal: Rehearsal) -> None:
             held = wait_for_next()
             os.kill(held.process, signal.SIGKILL)
         refused = rehearsal.check(start)
-    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.number(held.site)}
+    assert {entry["client"] for entry in refused} >= {rehearsal.federation.agreement.find_client_id(held.site)}
 
 
 def test_a_site_that_stops_until_a_round_has_ended_without_it(rehearsal: Rehearsal) -> None:
@@ -92,7 +92,7 @@ def test_a_site_that_stops_until_a_round_has_ended_without_it(rehearsal: Rehears
         commands.send(signal.SIGCONT, site)
         refused = rehearsal.check(start)
     missed = {entry["client"] for entry in refused if entry["round"] == before + 1}
-    assert missed >= {rehearsal.federation.agreement.number(site)}
+    assert missed >= {rehearsal.federation.agreement.find_client_id(site)}
 
 
 def test_a_site_that_sends_garbage(rehearsal: Rehearsal, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a server does with clients that ask too much, too slowly or wrongly, and with models that are replaced."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,21 +11,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from command_line import invoke, make_command
 from drawn_models import BASE, calibrate, make_bundle
 from fedmlh.data.text import TextFeatures
 from fedmlh.serving.predictor import Model
 from fedmlh.web import project
-from fedmlh.web.limits import Limits
+from fedmlh.web.headers import is_loopback
+from fedmlh.web.limits import Bodies, Limits, measure_body
 from fedmlh.web.metrics import Metrics
 from fedmlh.web.native import make_routes
-from served import Client, Reply, exchange, serve
+from served import Client, Reply, answering, exchange, serve
 from waiting import wait_for, wait_for_words
 
 HASHED = TextFeatures.hashing(50)
@@ -146,10 +154,170 @@ def refresh(client: Client) -> bytes:
     return client.get("/metrics").body
 
 
-def test_bodies_share_a_bound(folder: Path) -> None:
-    with serve({"texts": folder}, Limits(bodies=100_000)) as client:
-        assert client.predict("texts", texts=["olive " * 20_000]).status == 503
-        assert client.predict("texts", texts=["olive " * 10_000]).status == 200
+def test_bodies_share_a_bound_that_small_ones_do_not_meet() -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"read")(scope, receive, send)
+
+    bodies = Bodies(answer, Limits(bodies=100_000))
+    scope = {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b"", "headers": []}
+
+    async def ask(size: int, end: asyncio.Event | None = None) -> int:
+        """Return the status for a body of a size; one with an end to wait for never comes whole."""
+        sent, statuses = False, []
+
+        async def receive() -> dict[str, object]:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": b" " * size, "more_body": end is not None}
+            await (end or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            statuses.append(message.get("status"))
+
+        await bodies(scope, receive, send)
+        return statuses[0] if statuses else 0
+
+    async def ask_all() -> list[int]:
+        end = asyncio.Event()
+        slow = asyncio.create_task(ask(164_000, end))
+        while not bodies.kept:
+            await asyncio.sleep(0)
+        found = [await ask(120_000), await ask(60_000)]
+        end.set()
+        await slow
+        return [*found, await ask(120_000), await ask(170_000)]
+
+    assert asyncio.run(ask_all()) == [503, 200, 200, 503]
+    assert bodies.kept == 0
+
+
+@given(st.lists(st.sampled_from([b"%", b"%4", b"%41", b"%zz", b"a", b"G", b"+", b"&"]), max_size=30))
+def test_a_form_counts_for_what_it_stands_for(pieces: list[bytes]) -> None:
+    body = b"".join(pieces)
+    assert measure_body(body, b"application/x-www-form-urlencoded") == len(unquote_to_bytes(body))
+
+
+@given(st.text(st.sampled_from('\\u"é–😀az09'), max_size=30))
+def test_json_counts_for_no_less_than_its_texts(text: str) -> None:
+    body = json.dumps(text).encode()
+    assert len(text.encode()) + 2 <= measure_body(body, b"application/json") <= len(body)
+    assert measure_body(json.dumps(text, ensure_ascii=False).encode(), b"application/json") >= len(text.encode()) + 2
+
+
+def test_what_only_looks_like_an_escape_counts_in_full(folder: Path) -> None:
+    with serve({"texts": folder}) as client:
+        assert client.suggest("texts", text="olive").status == 200
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert client.ask("POST", "/v1/projects/texts/suggest", b"text=olive+" + b"zz%" * 2_000_000, kind).status == 413
+        assert client.predict("texts", texts=["olive " + "\\u" * 2_000_000]).status == 413
+
+
+def test_a_long_head_is_refused_also_if_it_comes_at_once(folder: Path) -> None:
+    with serve({"texts": folder}) as client:
+        for length, status in ((10_000, 200), (15_000, 200), (17_000, 400)):
+            assert client.ask("GET", "/health", headers={"x": "y" * length}).status == status
+
+
+def open_narrow(port: int) -> socket.socket:
+    """Return a connection that takes little of what it does not read."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    return connection
+
+
+def give(size: int) -> Callable[..., Awaitable[None]]:
+    """Return an application that answers with so many bytes."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await Response(b"x" * size)(scope, receive, send)
+
+    return answer
+
+
+# Below and above what the server holds back before it waits.
+@pytest.mark.parametrize("size", [1 << 16, 3 << 20])
+@pytest.mark.parametrize("more", [b"", b"GET / HT"], ids=["", "and begins to ask"])
+def test_an_answer_that_is_not_taken_ends_the_connection(size: int, more: bytes) -> None:
+    limits = Limits(write_seconds=0.3, idle_seconds=1, head_seconds=0.3)
+    with answering(give(size), limits) as port, open_narrow(port) as client:
+        client.sendall(ask_head() + more)
+        wait_for(lambda: not is_connected(port, client))
+
+
+def is_connected(port: int, client: socket.socket) -> bool:
+    """Say whether the server's end of a connection is there."""
+    mine, state = client.getsockname()[1], "01"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ends = [line.split()[1:4] for line in lines]
+    wanted = (f"0100007F:{port:04X}", f"0100007F:{mine:04X}", state)
+    return any((local, remote, now) == wanted for local, remote, now in ends)
+
+
+def test_answers_that_are_not_taken_share_a_bound() -> None:
+    with answering(give(12 << 20), Limits(answers=40 << 20)) as port:
+        clients = [open_narrow(port) for _ in range(16)]
+        for client in clients:
+            client.sendall(ask_head())
+        wait_for(lambda: sum(is_connected(port, client) for client in clients) < 8)
+        assert any(is_connected(port, client) for client in clients)
+        for client in clients:
+            client.close()
+        assert b" 200 " in read_some(port)
+
+
+def read_some(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(ask_head())
+        return client.recv(100)
+
+
+def test_questions_of_clients_that_left_are_not_computed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, answer_all = threading.Event(), threading.Event(), project.answer_all
+    sizes: list[int] = []
+
+    def wait_and_answer(model: Model, questions: Sequence[project.Question]) -> object:
+        sizes.append(len(questions))
+        begun.set()
+        go.wait()
+        return answer_all(model, questions)
+
+    with serve({"texts": folder}) as client, ThreadPoolExecutor(8) as pool:
+        monkeypatch.setattr(project, "answer_all", wait_and_answer)
+        first = pool.submit(client.apart.predict, "texts", texts=["olive"])
+        begun.wait()
+        body = json.dumps({"texts": ["fish"]}).encode()
+        gone = [socket.create_connection(("127.0.0.1", client.port)) for _ in range(5)]
+        for connection in gone:
+            connection.sendall(post_head(len(body)) + body)
+        wait_for(lambda: b'fedmlh_waiting_requests{project="texts"} 5' in refresh(client))
+        for connection in gone:
+            connection.close()
+        wait_for(lambda: b'path="/api/projects/{project_id}/predict",status="0"} 5' in refresh(client))
+        last = pool.submit(client.apart.predict, "texts", texts=["oil"])
+        wait_for(lambda: b'fedmlh_waiting_requests{project="texts"} 6' in refresh(client))
+        go.set()
+        assert [first.result().status, last.result().status] == [200, 200]
+    assert sizes == [1, 1]
+
+
+def test_a_question_with_reasons_is_answered_alone() -> None:
+    async def take(*questions: project.Question) -> list[list[bool]]:
+        waiting = project.Project.__new__(project.Project)
+        futures = [(question, asyncio.get_running_loop().create_future()) for question in questions]
+        futures[0][1].cancel()
+        waiting._waiting = deque(futures)
+        batches = []
+        while batch := waiting._take_batch():
+            batches.append([question.why for question, _ in batch])
+        return batches
+
+    plain, why = (project.Question(["a"] * 10, 5, why=why) for why in (False, True))
+    found = asyncio.run(take(plain, plain, plain, why, why, plain, plain, plain, plain))
+    assert found == [[False, False], [True], [True], [False] * 3, [False]]
 
 
 # Foreign pages, foreign names, wrong requests.
@@ -251,6 +419,20 @@ def test_a_fault_is_answered_and_logged_without_what_was_asked(
     assert "KeyError at test_serve_manners.py:" in log
     assert SECRET not in log
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        *(
+            (host, True)
+            for host in ("127.0.0.1", "127.1", "::1", "[::1]", "::ffff:127.0.0.1", "localhost", "2130706433")
+        ),
+        *((host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "no.such.host.invalid")),
+    ],
+)
+def test_an_address_is_loopback_however_it_is_written(host: str, is_here: bool) -> None:
+    assert is_loopback(host) == is_here
 
 
 # Models that are replaced, and the end.
@@ -428,6 +610,26 @@ def test_workers_share_a_socket_and_their_counts_and_are_replaced(folder: Path, 
         wait_for(lambda: len(set(list_workers(process)) - set(workers)) == 1)
         assert {ask(n) for n in range(20)} == {200}
         wait_for(lambda: b'fedmlh_points_total{project="texts"} 220' in client.get("/metrics").body)
+        workers = list_workers(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.3, 0.8])
+def test_workers_end_with_a_server_that_is_stopped_while_they_start(folder: Path, tmp_path: Path, pause: float) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        command = make_command("serve", folder, "--port", 0, "--workers", 4)
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        wait_for_words(log, "/\n", process)
+        time.sleep(pause)
         workers = list_workers(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmlh.engines.allocator import keep_large_blocks
+from fedmlh.allocator import keep_large_blocks
 from fedmlh.federated.broadcast import BASE, BASE_ROUND
 from fedmlh.federated.client import Assignment, Client, Memory
 from fedmlh.federated.mail import Participant, Reply

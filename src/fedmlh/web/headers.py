@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import socket
 import traceback
 from collections.abc import Iterable, Mapping
 
@@ -71,11 +72,12 @@ def _read_host(scope: Scope) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Say whether only this machine reaches an address, however it is written."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+        found = {ipaddress.ip_address(entry[4][0]) for entry in socket.getaddrinfo(host.strip("[]"), None)}
+    except (OSError, UnicodeError, ValueError):
+        return False
+    return all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in found)
 
 
 def show_place(error: BaseException) -> str:

@@ -23,6 +23,10 @@ _FULL = (
 _FULL_BODY = b'{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"too many connections"}'
 
 
+#: Bytes that are read from a connection at a time: a body in small pieces takes long to read, and others wait.
+_READ = 16 << 10
+
+
 class Connection(H11Protocol):
     """A connection that is closed where its client sends no request, or takes no answer, in time."""
 
@@ -34,6 +38,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begin, or turn the client away if there are too many."""
         super().connection_made(transport)
+        transport.max_size = _READ  # type: ignore[attr-defined]
         if len(self.connections) > self._limits.connections:
             transport.write(_FULL % (len(_FULL_BODY), _FULL_BODY))
             transport.close()
@@ -53,14 +58,33 @@ class Connection(H11Protocol):
             self._expect(self._limits.head_seconds)
 
     def pause_writing(self) -> None:
-        """Wait for a client to take its answer."""
+        """Wait for a client to take its answer; end the connection if too much waits for clients to take it."""
         super().pause_writing()
-        self._expect(self._limits.write_seconds)
+        waiting = sum(other.transport.get_write_buffer_size() for other in self.connections)
+        if waiting > self._limits.answers:
+            self.transport.abort()
+        else:
+            self._expect(self._limits.write_seconds)
 
     def resume_writing(self) -> None:
         """Continue with the answer."""
         super().resume_writing()
-        self._expect(None)
+        if not self.transport.is_closing():
+            is_answered = self.cycle is None or self.cycle.response_complete
+            # The head of a next request may have begun, which the time between requests does not bound.
+            has_begun = is_answered and self.timeout_keep_alive_task is None
+            self._expect(self._limits.head_seconds if has_begun else None)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; if the connection is to be closed, for the client to take the answer."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect(self._limits.write_seconds)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection without a request; an answer that is not taken in time is dropped."""
+        super().timeout_keep_alive_handler()
+        self._expect(self._limits.write_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End."""

@@ -94,11 +94,10 @@ class Project:
         """Answer until nobody waits."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            batch = [self._waiting.popleft()]
-            size = len(batch[0][0].points)
-            while self._waiting and size + len(self._waiting[0][0].points) <= BATCH:
-                batch.append(self._waiting.popleft())
-                size += len(batch[-1][0].points)
+            batch = self._take_batch()
+            if not batch:
+                continue
+            size = sum(len(question.points) for question, _ in batch)
             self.batches += 1
             self.asked += size
             try:
@@ -115,6 +114,22 @@ class Project:
                 else:
                     future.set_result(answer)
         self._working = None
+
+    def _take_batch(self) -> list[tuple[Question, asyncio.Future[Answer]]]:
+        """Return questions to answer together, without those whose clients have left; one with reasons comes alone."""
+        batch: list[tuple[Question, asyncio.Future[Answer]]] = []
+        size = 0
+        while self._waiting:
+            question, future = self._waiting[0]
+            size += len(question.points)
+            if batch and (size > BATCH or question.why or batch[0][0].why):
+                break
+            self._waiting.popleft()
+            if future.done():
+                size -= len(question.points)
+            else:
+                batch.append((question, future))
+        return batch
 
     async def watch(self) -> None:
         """Take over whatever model replaces this one in its folder; one that cannot be read is left alone."""

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fedmlh.allocator import share_arenas
 from fedmlh.errors import UserError
 from fedmlh.web import annif, native, page
 from fedmlh.web.app import make_app
@@ -35,8 +36,10 @@ from fedmlh.web.project import Project
 
 LOG = logging.getLogger("fedmlh.web")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-#: Seconds until a worker that has ended is replaced.
-_PAUSE = 0.5
+#: Seconds until a worker that has ended is replaced: at first, and at most, where workers end again and again.
+_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+#: Seconds beyond those of a graceful stop after which a worker is killed.
+_PATIENCE = 5.0
 _DESCRIPTION = Path(__file__).with_name("openapi.json")
 
 
@@ -125,6 +128,7 @@ def make_service(service: Service, counts: Path | None = None) -> Starlette:
 def run_service(service: Service, bound: socket) -> None:
     """Serve until the process is told to stop; with several workers, in processes of their own on the one socket."""
     keep_quiet()
+    share_arenas()
     # Also with workers: a model that cannot be read ends the command.
     app = make_service(service)
     bound.listen()
@@ -144,43 +148,53 @@ def _supervise(service: Service, bound: socket, counts: Path) -> NoReturn:
     """Keep some processes at work on a socket, until an exception (Ctrl-C, SIGTERM) ends it; then have them stop."""
     spawn = multiprocessing.get_context("spawn")
 
-    def start() -> SpawnProcess:
-        process = spawn.Process(target=_work, args=(service, bound, counts))
-        process.start()
-        return process
+    workers: list[SpawnProcess] = []
 
-    workers = [start() for _ in range(service.workers)]
+    def start() -> None:
+        workers.append(spawn.Process(target=_work, args=(service, bound, counts), daemon=True))
+        workers[-1].start()
+
+    pause = _PAUSE
     try:
+        for _ in range(service.workers):
+            start()
         while True:
+            began = time.monotonic()
             wait([worker.sentinel for worker in workers])
-            time.sleep(_PAUSE)  # one that cannot start is not started again and again
-            for place, worker in enumerate(workers):
-                if not worker.is_alive():
-                    LOG.error("a worker has ended (%s); another one begins", worker.exitcode)
-                    workers[place] = start()
+            # One that cannot start is not started again and again.
+            pause = _PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+            time.sleep(pause)
+            for worker in [worker for worker in workers if not worker.is_alive()]:
+                LOG.error("a worker has ended (%s); another one begins", worker.exitcode)
+                workers.remove(worker)
+                start()
     finally:
-        for worker in workers:
+        begun = [worker for worker in workers if worker.pid is not None]
+        for worker in begun:
             worker.terminate()
-        for worker in workers:
-            worker.join()
+        until = time.monotonic() + service.limits.stop_seconds + _PATIENCE
+        for worker in begun:
+            worker.join(max(0.0, until - time.monotonic()))
+            worker.kill()
 
 
 def _work(service: Service, bound: socket, counts: Path) -> None:
     """Serve as one of several processes, for as long as the first one lives."""
-    keep_quiet()
-    try:
-        app = make_service(service, counts)
-    except UserError as error:
-        LOG.error("a worker cannot start: %s", error)
-        sys.exit(2)
-    server = make_server(app, service.limits)
-
-    def stop_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-        server.should_exit = True
-
-    threading.Thread(target=stop_with_parent, daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
+        keep_quiet()
+        share_arenas()
+        try:
+            app = make_service(service, counts)
+        except UserError as error:
+            LOG.error("a worker cannot start: %s", error)
+            sys.exit(2)
+        server = make_server(app, service.limits)
+
+        def stop_with_parent() -> None:
+            parent = multiprocessing.parent_process()
+            if parent is not None:
+                parent.join()
+            server.should_exit = True
+
+        threading.Thread(target=stop_with_parent, daemon=True).start()
         server.run([bound])
