@@ -228,7 +228,7 @@ class TestFolder:
         config = Config(num_clients=4, num_buckets=10, partition="folder")
         with pytest.raises(UserError, match="site folders"):
             divide(dataclasses.replace(make_split(), sites=None), config)
-        with pytest.raises(UserError, match="has 6 sites: set num_clients=6"):
+        with pytest.raises(UserError, match="has 6 sites: set num_clients=0 and clients_per_round=0"):
             divide(make_split(), config)
 
     def test_a_site_all_of_whose_points_are_held_out_just_has_no_shard(self):
