@@ -19,6 +19,7 @@ from fedmlh.cli.options import (
     check_begun,
     check_target,
     configure,
+    refuse_idle_correct,
 )
 from fedmlh.cli.sweeps import as_file_name, check_methods, list_once, make_methods, parse_sweeps
 from fedmlh.cli.terminal import console, errors, open_data, print_report, progress, resumable, tell
@@ -110,6 +111,7 @@ def compare(
     entries = make_methods(
         configs, swept, lambda config, more: configure(config, settings, data=data, seed=seed, more=more, **flags)
     )
+    refuse_idle_correct([*fixed, *swept], [entry.config for entry in entries])
     first = entries[0].config
     plan = Plan(tuple(entries), tuple(range(first.seed, first.seed + seeds)))
     named = out is not None
