@@ -84,8 +84,6 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
     ]
     if was.seeds.run != now.seeds.run:
         differing.append(f"seed was {was.seeds.run}, and is {now.seeds.run}")
-    if was.data != now.data:
-        differing.append(f"the fingerprint of the data was {was.data}, and is {now.data}")
     if differing:
         return "; ".join(differing)
     names = _read_name(original), _read_name(copy)
@@ -95,6 +93,19 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
         )
     version = "their data and settings" if None in names else "their data, settings and version of training"
     return f"nothing known differs ({version} are the same): perhaps the processor, a GPU or a library"
+
+
+def check_data(original: RunFolder, dataset: Dataset) -> None:
+    """Refuse other data than the run had, as far as its model knows."""
+    try:
+        was = load_bundle(original.model, original.path).data
+    except UserError:  # the run has no whole model
+        return
+    if was != dataset.fingerprint:
+        raise UserError(
+            f"this is other data than the run had (fingerprint {was}, now {dataset.fingerprint}): pass the data of the "
+            f"run (--data)"
+        )
 
 
 def _read_name(folder: RunFolder) -> str | None:
