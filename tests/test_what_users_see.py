@@ -275,6 +275,14 @@ def test_a_replay_on_other_data_is_refused_before_its_first_round(
     assert re.search(r"other data than the run had \(fingerprint [0-9a-f]{16}, now [0-9a-f]{16}\)", said)
     assert "round 1" not in said
     assert not (tmp_path / "again").exists()
+    # A run with real sites does not know how many training points they have, nor their data.
+    shutil.copytree(finished, tmp_path / "of-sites")
+    summary = json.loads((finished / "summary.json").read_text())
+    del summary["training_points"]
+    (tmp_path / "of-sites" / "summary.json").write_text(json.dumps(summary))
+    assert call("replay", tmp_path / "of-sites", "--data", tmp_path / "data", "--out", tmp_path / "again") == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search("model than the run: the fingerprint of the data was [0-9a-f]{16}, and is [0-9a-f]{16}$", said)
 
 
 @pytest.mark.parametrize("more", [[], ONCE], ids=["rounds", "one-round"])

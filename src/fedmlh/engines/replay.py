@@ -84,6 +84,8 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
     ]
     if was.seeds.run != now.seeds.run:
         differing.append(f"seed was {was.seeds.run}, and is {now.seeds.run}")
+    if was.data != now.data:
+        differing.append(f"the fingerprint of the data was {was.data}, and is {now.data}")
     if differing:
         return "; ".join(differing)
     names = _read_name(original), _read_name(copy)
@@ -96,12 +98,13 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
 
 
 def check_data(original: RunFolder, dataset: Dataset) -> None:
-    """Refuse other data than the run had, as far as its model knows."""
+    """Refuse other data than a finished run had; a run with real sites knows only the points of its server."""
     try:
+        of_sites = "training_points" not in original.read_summary()
         was = load_bundle(original.model, original.path).data
     except UserError:  # the run has no whole model
         return
-    if was != dataset.fingerprint:
+    if was != dataset.fingerprint and not of_sites:
         raise UserError(
             f"this is other data than the run had (fingerprint {was}, now {dataset.fingerprint}): pass the data of the "
             f"run (--data)"

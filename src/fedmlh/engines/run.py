@@ -32,7 +32,7 @@ def run(
 ) -> Run:
     """Train, select the best round, test it once and keep the model, all in the folder `out`.
 
-    config: or the name of a preset, or a TOML file.
+    config: a Config, the name of a preset, or the path of a TOML file.
     out: without it a new temporary folder, which `Run.folder` names.
     resume: continue the run in `out`; overwrite: remove the run in `out` first.
     progress: print what was chosen and a line per round, unless `watch` or `tell` is given: they are called with each
