@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from scipy.sparse import csr_matrix
 from command_line import TINY, call
 from fedmlh.comparison.comparison import compare
 from fedmlh.comparison.differences import over_points, over_seeds
+from fedmlh.comparison.methods import gather
+from fedmlh.comparison.plots import draw_curves
 from fedmlh.comparison.settings import list_differing
 from fedmlh.config import Config
 from fedmlh.evaluation.label_recall import BINS, LabelRecall
@@ -210,6 +213,13 @@ def test_curves_say_what_every_round_measured(finished: Path) -> None:
                 head = [method, str(seed), str(record["round"]), str(record["bytes_up"]), str(record["bytes_down"])]
                 expected.append([*head, "validation", *(repr(values[k]) for k in ("1", "3", "5"))])
     assert [list(row.values()) for row in rows] == expected
+
+
+def test_rounds_are_marked_at_whole_numbers(finished: Path) -> None:
+    svg = draw_curves(gather([RunFolder(finished / "demo-seed0")]), "svg").decode()
+    marks = re.findall(r"<!-- (\S+) -->", svg.partition("<!-- round -->")[0])
+    assert marks
+    assert all(mark.isdigit() for mark in marks)
 
 
 def test_differences_are_paired_by_seed(finished: Path) -> None:
