@@ -40,4 +40,4 @@ data = fedmlh.Dataset.from_texts(titles, subjects, sites=owners)
 config = fedmlh.Config.load("recommended").replace(training="rounds", rounds=8, budget_mib=0.5, metrics=["missed"])
 for loss in ("bce", "smooth"):
     run = fedmlh.run(config.replace(loss=loss), data, progress=False)
-    print(f"loss {loss}: points with no right label among the first label: {100 * run.summary['missed']['1']:.1f} %")
+    print(f"loss {loss}: points whose first label is wrong: {100 * run.summary['missed']['1']:.1f} %")

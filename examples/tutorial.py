@@ -30,7 +30,7 @@ for name, run in runs.items():
 
 model = fedmlh.Model.load(runs["recommended"].folder)
 for label in model.predict(["Night trains and vineyards of Portugal"], k=4)[0]:
-    print(f"{label['score']:8.3f}  {label['name']}")
+    print(f"{label['score']:8.3f}  {100 * label['probability']:5.1f} %  {label['name']}")
 
 records = open_records(Path("data/new.csv"), ["title"])
 with open("proposals.csv", "w", encoding="utf-8", newline="") as file:

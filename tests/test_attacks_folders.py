@@ -863,7 +863,7 @@ def test_attack_20_resume_names_what_is_missing(kept: Path, lost: str) -> None:
     with pytest.raises(UserError, match=f"has no {lost}") as caught:
         RunFolder(kept / "stopped-run").check(KEPT, resume=True)
     assert "--resume" not in str(caught.value)
-    assert "choose another folder (out, --out)" in str(caught.value)
+    assert "pass another out (on the command line: another --out)" in str(caught.value)
     assert snapshot(kept) == before
 
 

@@ -40,7 +40,7 @@ def test_recommended_gives_every_point_to_exactly_one_client() -> None:
 def test_site_folders_are_the_clients(sites: int, sampled: int) -> None:
     settled, reasons = settle(RECOMMENDED, with_sites(sites))
     assert (settled.partition, settled.num_clients, settled.clients_per_round) == ("folder", sites, sampled)
-    assert any("site folders" in reason for reason in reasons)
+    assert any("the data's sites" in reason for reason in reasons)
 
 
 def test_what_is_set_stays() -> None:

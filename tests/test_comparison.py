@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ from scipy.sparse import csr_matrix
 from command_line import TINY, call
 from fedmlh.comparison.comparison import compare
 from fedmlh.comparison.differences import over_points, over_seeds
+from fedmlh.comparison.methods import gather
+from fedmlh.comparison.plots import draw_curves
 from fedmlh.comparison.settings import list_differing
 from fedmlh.config import Config
 from fedmlh.evaluation.label_recall import BINS, LabelRecall
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.runs.folder import RunFolder
+from fedmlh.sizing import Shape, choose_sizes
 
 SMALL = [*TINY, "--set", "num_tables=2"]
 POINTS = "test_points.safetensors"
@@ -211,6 +215,13 @@ def test_curves_say_what_every_round_measured(finished: Path) -> None:
     assert [list(row.values()) for row in rows] == expected
 
 
+def test_rounds_are_marked_at_whole_numbers(finished: Path) -> None:
+    svg = draw_curves(gather([RunFolder(finished / "demo-seed0")]), "svg").decode()
+    marks = re.findall(r"<!-- (\S+) -->", svg.partition("<!-- round -->")[0])
+    assert marks
+    assert all(mark.isdigit() for mark in marks)
+
+
 def test_differences_are_paired_by_seed(finished: Path) -> None:
     rows = read_csv(finished / "differences.csv")
     assert len(rows) == 2 * 7
@@ -395,6 +406,8 @@ def test_a_budget_that_was_swept_is_named_though_runs_keep_only_sizes(tmp_path: 
         (["demo", "--sweep", "loss=bce,hinge"], "demo, loss hinge: loss is 'hinge': choose one of"),
         (["demo", "demo"], "two of the configs are named demo"),
         (["demo", "--set", "training=one-round"], "second config beside one-round"),
+        (["demo", "--set", "correct=3"], "correct has no effect in rounds"),
+        (["demo", "--sweep", "correct=0,3"], "correct has no effect in rounds"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
@@ -441,6 +454,25 @@ def test_lists_and_false_can_be_swept(tmp_path: Path) -> None:
     assert [(config.hidden_sizes, config.normalize) for config in found] == [
         (width, way) for width in ((8, 8), (16,)) for way in (True, False)
     ]
+
+
+def test_a_budget_is_shown_of_runs_that_still_have_it() -> None:
+    """A run in rounds keeps only the sizes that followed from its budget."""
+    base = Config(name="a", sizes="auto", learning_rate=0.0, budget_mib=1.0)
+    settled = [choose_sizes(base.replace(training=way), Shape(300, 60, 400, 5.0))[0] for way in ("one-round", "rounds")]
+    assert dict(list_differing(settled))["budget_mib"] == ["1", "–"]
+    assert "budget_mib" not in dict(list_differing([settled[1], settled[1].replace(loss="softmax")]))
+    assert dict(list_differing([base, base.replace(budget_mib=2.0)]))["budget_mib"] == ["1", "2"]
+
+
+def test_correct_may_be_set_only_if_a_method_uses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        call("compare", "demo", "--sweep", "training=rounds,one-round", "--set", "correct=0", "--data", tmp_path) == 2
+    )
+    assert "no data set recognised" in capsys.readouterr().err
+    for command in (["compare", "recommended"], ["run", "demo"], ["run", "recommended", "--algorithm", "fedavg"]):
+        assert call(*command, "--set", "correct=3", "--data", tmp_path) == 2
+        assert "correct has no effect in rounds" in capsys.readouterr().err
 
 
 def test_settings_without_effect_are_not_what_differs() -> None:

@@ -90,7 +90,7 @@ def list_packages(extras: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_what_pages_install_can_train(page):
-    """Every page but that on serving goes on to train; without the extra `train` one can only predict."""
+    """Every page but that on serving then trains; without the extra `train` one can only predict."""
     if page.name == "serving.md":
         return
     for extras in re.findall(r'pip install [^\n]*"\.\[([\w,]+)\]"', page.read_text("utf-8")):

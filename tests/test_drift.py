@@ -34,10 +34,10 @@ def test_corrections_add_up_also_after_a_client_has_lost_its_own(settings, codec
     fed = Federation(BASE.replace(**settings), POINTS, update_codec=codec)
     fed.run(4)
     del fed.local.memories[2]
-    asked_anew = 0
+    asked_again = 0
     for _ in range(6):
         fed.state, report = fed.server.run_round(fed.state, fed.local.exchange)
-        asked_anew += sum(entry.reason == Reason.STATE for entry in report.refused)
+        asked_again += sum(entry.reason == Reason.STATE for entry in report.refused)
         if fed.config.correction == "scaffold":
             controls = [fed.settled(k).get("control", torch.zeros_like(fed.state.model)) for k in fed.clients]
             off = fed.state.vectors["control"] - torch.stack(controls).double().mean(0).float()
@@ -45,7 +45,7 @@ def test_corrections_add_up_also_after_a_client_has_lost_its_own(settings, codec
             reach = fed.server.steps * fed.config.learning_rate
             off = torch.stack([find_delta(fed.state.model, fed.settled(k), reach) for k in fed.clients]).sum(0)
         assert off.abs().max() < 1e-6
-    assert asked_anew == 1
+    assert asked_again == 1
 
 
 @pytest.fixture(scope="module")

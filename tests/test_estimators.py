@@ -129,6 +129,9 @@ def test_texts_go_in_as_they_are():
     model = FedMLHClassifier(settings=ONCE).fit(TEXTS, LISTS)
     assert model.predict_top(["price of olive oil"], 3)[0][0]["label"] in ("PRICE", "OLIVE", "OIL")
     assert model.score(TEXTS, LISTS) > 0.9
+    for rows in (X, X.toarray(), X.toarray().tolist()):
+        with pytest.raises(ValueError, match="this model was fitted on texts: give a list of texts"):
+            model.predict(rows)
 
 
 def test_sites_become_clients_by_metadata_routing():

@@ -12,8 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "glossary.md"
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-#: The changelog speaks of versions as they were.
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != PAGE)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != PAGE),
+]
 #: How each form of a replaced word is found; a word that is not listed has no other forms.
 FORMS = {
     "deal": r"deal(s|ing)?",

@@ -119,7 +119,7 @@ def test_the_command_that_is_named_next_runs(tmp_path: Path) -> None:
     quick = ["--set", "training=one-round", "--set", "correct=0"]
     code, _, err = invoke(run, preset, *quick, *rest, "--out", tmp_path / "run")
     assert code == 0, err
-    assert "2 clients (the data's site folders)" in err
+    assert "2 clients (the data's sites)" in err
 
 
 def test_sites_may_use_the_same_ids(tmp_path: Path) -> None:

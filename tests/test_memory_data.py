@@ -136,6 +136,7 @@ def spoil(value):
         ([[1, 2], [1]], [0, 1], {}, "rows of different lengths"),
         (DENSE.astype(complex), MATRIX, {}, "complex"),
         (np.array([["a"], ["b"]]), [0, 1], {}, "from_texts"),
+        (["a", "b"], [0, 1], {}, r"shape \(2,\).*from_texts"),
         (np.empty((3, 0)), [0, 1, 1], {}, "0 features"),
         (DENSE, MATRIX[:5], {}, "40 points but labels for 5"),
         (DENSE, MATRIX * 2, {}, "has 2 in row 0"),
@@ -151,7 +152,7 @@ def spoil(value):
         (DENSE, MATRIX, {"test": (DENSE,)}, "points, labels"),
         (DENSE, MATRIX, {"test": (DENSE[:, :3], MATRIX)}, "7 features, X of test 3"),
         (DENSE, MATRIX, {"test": (DENSE, MATRIX[:, :3])}, "3 columns, that of training 5"),
-        (DENSE, MATRIX, {"sites": ["a"]}, "1 entries for 40 points"),
+        (DENSE, MATRIX, {"sites": ["a"]}, "has 1 entry for 40 points"),
     ],
 )
 def test_each_mistake_has_its_own_sentence(X, Y, more, sentence):

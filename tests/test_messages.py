@@ -435,7 +435,7 @@ class TestRounds:
             )
         assert torch.equal(one.run(4).model, state.model)
 
-    def test_every_round_and_attempt_shuffles_anew(self):
+    def test_every_round_and_attempt_shuffles_again(self):
         """Else the retry of a round would repeat what failed, and all rounds would go through the points alike."""
         fed = Federation()
         model = fed.server.begin().model

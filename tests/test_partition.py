@@ -7,10 +7,11 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
-from fedmlh.data.dataset import Split
+from fedmlh.data.dataset import Dataset, Labels, Split
 from fedmlh.data.division import divide
 from fedmlh.data.partition import fit_partition
 from fedmlh.errors import UserError
+from fedmlh.planning.choices import settle_clients
 
 PARTITIONS = ["paper-code", "paper-text", "iid", "dirichlet", "folder"]
 TRUE_PARTITIONS = ["iid", "dirichlet", "folder"]
@@ -228,8 +229,15 @@ class TestFolder:
         config = Config(num_clients=4, num_buckets=10, partition="folder")
         with pytest.raises(UserError, match="site folders"):
             divide(dataclasses.replace(make_split(), sites=None), config)
-        with pytest.raises(UserError, match="has 6 sites: set num_clients=6"):
+        with pytest.raises(UserError, match="has 6 sites: set num_clients=0 and clients_per_round=0"):
             divide(make_split(), config)
+
+    def test_what_the_sentence_says_to_set_suits_the_data(self):
+        """Clients and clients per round that follow from the folders."""
+        split, config = make_split(), Config(num_clients=4, num_buckets=10, partition="folder")
+        data = Dataset("sites", split, split, Labels.numbered(split.Y.shape[1]))
+        settled, _ = settle_clients(config.replace(num_clients=0, clients_per_round=0), data)
+        assert len(divide(split, settled).shards) == settled.num_clients == 6
 
     def test_a_site_all_of_whose_points_are_held_out_just_has_no_shard(self):
         """Its one point is in the validation part; the other sites train on."""
@@ -359,3 +367,12 @@ class TestDivision:
         division = divide(few.take(np.arange(4)), self.config(partition="iid", selection="paper"))
         assert len(division.shards) == 4
         assert all(len(shard) for shard in division.shards.values())
+
+
+@pytest.mark.parametrize(("points", "fraction", "size"), [(4, 0.1, "larger"), (4, 0.9, "smaller")])
+def test_too_few_points_to_hold_some_out_say_which_fraction_helps(points, fraction, size):
+    few = make_split().take(np.arange(points))
+    config = Config(num_clients=2, clients_per_round=1, partition="iid", validation_fraction=fraction)
+    with pytest.raises(UserError, match=f"give more points, or a {size} validation_fraction such as 0.5"):
+        divide(few, config)
+    assert len(divide(few, config.replace(validation_fraction=0.5)).validation) == points // 2

@@ -194,3 +194,53 @@ def test_a_name_that_is_not_registered_is_refused_with_the_nearest():
         Config(partition="dirichle")
     with pytest.raises(UserError, match="choose one of"):
         Config(loss=["bce"])
+
+
+@pytest.mark.parametrize("part", [3, int, "bce", object()], ids=repr)
+@pytest.mark.parametrize("kind", parts.OPEN)
+def test_what_cannot_be_a_part_is_refused_where_it_is_registered(kind, part):
+    if kind == "partition" and callable(part):
+        pytest.skip("whether a function is a partition shows when it is called")
+    with pytest.raises(UserError, match=rf"the {kind} 'odd' must be a .* \(docs/parts\.md\)"):
+        parts.register(kind, "odd", part)
+    assert "odd" not in parts.list_names(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("partition", "lambda *_: None", r"'odd' must return a function \(split, rng\)"),
+        ("partition", "int", "the partition 'odd' failed .*TypeError"),
+        ("partition", "lambda *_: lambda *_: None", "the partition 'odd' failed .*TypeError"),
+        ("partition", "lambda *_: lambda *_: [[0.5]]", "'odd' must return an array of row numbers for each client"),
+        ("partition", "lambda *_: lambda *_: [[10**6]]", "'odd' must return an array of row numbers for each client"),
+        ("aggregation", "Odd", r"the aggregation 'odd' failed \(odd\.py, line 5\): ZeroDivisionError"),
+        (
+            "aggregation",
+            "type('Empty', (Odd,), {'add': Odd.merge})",
+            r"result\(\) of the aggregation 'odd' must return",
+        ),
+    ],
+)
+def test_a_part_that_fails_in_a_run_is_named(kind, body, said, tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import fedmlh\nclass Odd:\n    streams, result = True, lambda self: None\n    def __init__(self, *_): ...\n"
+        "    def add(self, *_): 1 / 0\n    def merge(self, *_): ...\n"
+        f"fedmlh.register({kind!r}, 'odd', {body})\n"
+    )
+    try:
+        parts.load_parts(tmp_path / "odd.py")
+        config = TINY.replace(**{kind: "odd"})
+        with pytest.raises(UserError, match=said):
+            run(config, open_dataset(config), tmp_path / "run", progress=False)
+    finally:
+        parts._parts.pop((kind, "odd"), None)
+        parts._foreign.pop((kind, "odd"), None)
+
+
+def test_an_unknown_name_of_an_open_kind_says_how_to_add_one():
+    with pytest.raises(UserError, match=r"or register your own \(--parts, docs/parts\.md\)"):
+        Config(loss="focused")
+    with pytest.raises(UserError) as closed:
+        Config(server_optimizer="odd")
+    assert "register" not in str(closed.value)

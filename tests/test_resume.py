@@ -599,7 +599,7 @@ def test_resume_with_other_data_is_refused(finished, tmp_path):
 
 def test_without_resume_a_run_is_not_touched(finished):
     before = snapshot(finished)
-    with pytest.raises(UserError, match=r"is not empty: resume its run \(resume=True, --resume\)"):
+    with pytest.raises(UserError, match=r"is not empty: pass resume=True, overwrite=True or another out"):
         run(BASE.replace(rounds=1), data(), finished)
     assert snapshot(finished) == before
 

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedmlh import parts
@@ -262,3 +263,34 @@ def test_with_sizes_from_the_data_fedavg_stays_fedavg_and_an_ensemble_an_ensembl
     sized, _ = choose_sizes(ensemble, shape)
     assert (sized.method, sized.label_map) == ("fedmlh", "identity")
     assert sized.num_tables > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "plain"),
+    [
+        ("rounds", np.int64(3), 3),
+        ("rounds", np.uint8(3), 3),
+        ("learning_rate", np.float32(0.25), 0.25),
+        ("learning_rate", np.int32(2), 2.0),
+        ("normalize", np.bool_(True), True),
+        ("hidden_sizes", np.array([64]), (64,)),
+        ("hidden_sizes", np.int64(64), (64,)),
+        ("hidden_sizes", [np.int64(64), 32], (64, 32)),
+        ("top_k", np.array([5, 1]), (1, 5)),
+        ("loss", np.str_("softmax"), "softmax"),
+    ],
+)
+def test_values_of_numpy_are_stored_as_plain_ones(name, given, plain):
+    config = Config(num_clients=10).replace(**{name: given})
+    found = getattr(config, name)
+    assert found == plain
+    assert {type(part) for part in (found if isinstance(found, tuple) else (found,))} == {
+        type(part) for part in (plain if isinstance(plain, tuple) else (plain,))
+    }
+    assert Config.from_toml(config.to_toml(), "here") == config
+
+
+@pytest.mark.parametrize("given", [np.float64(3), np.bool_(True), np.array([1, 2]), np.array([[1]])])
+def test_values_of_numpy_are_refused_as_plain_ones_are(given):
+    with pytest.raises(UserError, match=r"rounds is .*: it must be a whole number"):
+        Config(rounds=given)

@@ -122,6 +122,11 @@ def test_dense_labels_are_not_weighed_down_and_rare_ones_are():
     taus = {name: choose_sizes(RECOMMENDED, shape)[0].loss_tau for name, shape in SETS.items()}
     assert taus["Delicious"] <= 0.05
     assert sorted(taus, key=taus.get)[-1] == "TIBKAT"
+    for shape in (*SETS.values(), replace(SETS["Delicious"], positives=200.0)):
+        chosen, reasons = choose_sizes(RECOMMENDED, shape)
+        (told,) = (line for line in reasons if line.startswith("loss_tau (τ)"))
+        assert told.startswith(f"loss_tau (τ) {chosen.loss_tau:g}: ")
+        assert told.endswith("so rare outputs " + ("get more weight" if chosen.loss_tau else "need no more weight"))
 
 
 def test_the_step_falls_by_half_in_as_many_steps_however_long_rounds_are():

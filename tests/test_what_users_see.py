@@ -173,7 +173,7 @@ def test_a_terminal_shows_the_labels_of_a_file_and_a_pipe_gets_json(tmp_path: Pa
     place = lines.index("17  Olive oil")
     (label,) = model.predict(["Olive oil"], 1)[0]
     assert f"{label['name']}  ({label['key']})" in lines[place + 1]
-    assert lines[place + 2].rstrip() == "18"
+    assert lines[place + 2].rstrip() == "18  (no text)"
     assert "no label" in lines[place + 3]
     assert lines[place + 4].startswith("19  xxx")
     assert lines[place + 4].endswith("x…")
@@ -244,9 +244,9 @@ def test_to_resume_there_must_be_something(
 
 
 def test_a_replay_says_what_differs(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def replay(run: Path, *arguments: object) -> tuple[int, str]:
+    def replay(run: Path) -> tuple[int, str]:
         capsys.readouterr()
-        code = call("replay", run, "--out", tmp_path / f"{len(list(tmp_path.iterdir()))}", *arguments)
+        code = call("replay", run, "--out", tmp_path / f"{len(list(tmp_path.iterdir()))}")
         return code, capsys.readouterr().out
 
     def edit(name: str, old: str, new: str) -> Path:
@@ -262,11 +262,27 @@ def test_a_replay_says_what_differs(finished: Path, tmp_path: Path, capsys: pyte
         1,
         "the replay ends with another model than the run: learning_rate was 0.003, and is 0.002\n",
     )
+
+
+def test_a_replay_on_other_data_is_refused_before_its_first_round(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = ["--points", 400, "--features", 300, "--labels", 60]
     assert call("data", "synth", tmp_path / "data", *sizes, "--seed", 4) == 0
-    code, shown = replay(finished, "--data", tmp_path / "data")
-    assert code == 1
-    assert re.search("model than the run: the fingerprint of the data was [0-9a-f]{16}, and is [0-9a-f]{16}$", shown)
+    capsys.readouterr()
+    assert call("replay", finished, "--data", tmp_path / "data", "--out", tmp_path / "again") == 2
+    said = capsys.readouterr().err
+    assert re.search(r"other data than the run had \(fingerprint [0-9a-f]{16}, now [0-9a-f]{16}\)", said)
+    assert "round 1" not in said
+    assert not (tmp_path / "again").exists()
+    # A run with real sites does not know how many training points they have, nor their data.
+    shutil.copytree(finished, tmp_path / "of-sites")
+    summary = json.loads((finished / "summary.json").read_text())
+    del summary["training_points"]
+    (tmp_path / "of-sites" / "summary.json").write_text(json.dumps(summary))
+    assert call("replay", tmp_path / "of-sites", "--data", tmp_path / "data", "--out", tmp_path / "again") == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search("model than the run: the fingerprint of the data was [0-9a-f]{16}, and is [0-9a-f]{16}$", said)
 
 
 @pytest.mark.parametrize("more", [[], ONCE], ids=["rounds", "one-round"])
@@ -337,7 +353,8 @@ def is_text(node: ast.AST) -> bool:
 
 def test_python_users_are_told_how_to_resume(finished: Path) -> None:
     config = Config.load(finished / "config.toml")
-    with pytest.raises(fedmlh.UserError, match=re.escape("resume=True, --resume") + ".*" + re.escape("(out, --out)")):
+    words = "pass resume=True, overwrite=True or another out (on the command line: --resume or another --out)"
+    with pytest.raises(fedmlh.UserError, match=re.escape(words)):
         fedmlh.run(config, fedmlh.synthesize(num_points=400, num_features=300, num_labels=60), finished)
 
 

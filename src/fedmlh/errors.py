@@ -5,6 +5,12 @@ class UserError(Exception):
     """An error that the user can fix; the command line prints its one sentence and exits with code 2."""
 
 
+#: What to do about the folder of a run, from Python and on the command line.
+RESUME = "pass resume=True (on the command line: --resume)"
+ELSEWHERE = "pass another out (on the command line: another --out)"
+RESUME_OR_ELSEWHERE = "pass resume=True, overwrite=True or another out (on the command line: --resume or another --out)"
+
+
 class BadLine(UserError):
     """A line of a data file that is not valid."""
 

@@ -188,6 +188,8 @@ class FedMLHClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(X, _Ready):
             return X, X.matrix.shape[0]
         if self.text_ is not None:
+            if _holds_rows(X):
+                raise ValueError("this model was fitted on texts: give a list of texts")
             with _python_words():
                 matrix = self.text_.transform(check_texts(X, "X"))
         else:
@@ -263,6 +265,13 @@ def _holds_texts(X: Any) -> bool:
     if isinstance(X, np.ndarray):
         return X.ndim == 1 and len(X) > 0 and isinstance(X[0], str)
     return isinstance(X, list | tuple) and len(X) > 0 and isinstance(X[0], str)
+
+
+def _holds_rows(X: Any) -> bool:
+    """Say whether points are rows of features."""
+    if isinstance(X, list | tuple):
+        return len(X) > 0 and isinstance(X[0], list | tuple | np.ndarray)
+    return getattr(X, "ndim", 1) > 1
 
 
 def _is_flat(y: Any) -> bool:

@@ -55,6 +55,18 @@ OWN: dict[str, dict[str, str]] = {
 }
 #: What users may add.
 OPEN = ("loss", "partition", "aggregation", "metric", "reader")
+#: What a part of a user must be in words, the names of its methods, and the names of its other attributes.
+_SHAPES = {
+    "loss": ("a fedmlh.Loss", ("value", "log_likelihood"), ("known", "kernel", "steepest")),
+    "partition": ("a function (train, config, rng)", ("__call__",), ()),
+    "aggregation": (
+        "a class with add, merge, result and streams",
+        ("__call__", "add", "merge", "result"),
+        ("streams",),
+    ),
+    "metric": ("a class with add and values", ("__call__", "add", "values"), ()),
+    "reader": ("a fedmlh.Reader", ("find", "read"), ()),
+}
 #: Figures of a run and of its clients in summary.json: a metric of such a name would take the place of one.
 _FIGURES = frozenset(
     f"{metric}{group}"
@@ -103,6 +115,7 @@ def register(kind: str, name: str, part: Any = None) -> Any:
                 raise UserError(f"the {kind} '{name}' is one of fedmlh's own: choose another name")
             if kind == "metric" and name in _FIGURES:
                 raise UserError(f"the metric '{name}' has the name of a figure in summary.json: choose another name")
+            _check_shape(kind, name, part)
             _foreign[kind, name] = _loading[-1] if _loading else _trace(kind, name, part, caller)
         _parts[kind, name] = part
         return part
@@ -130,7 +143,8 @@ def check(kind: str, name: Any, also: tuple[str, ...] = ()) -> str:
     hint = f"; did you mean '{near[0]}'?" if near else ""
     if not known:
         raise ValueError(f"there is no {kind} of that name: load the file that registers it (load_parts, --parts)")
-    raise ValueError(f"choose one of {', '.join((*known, *also))}{hint}")
+    more = ", or register your own (--parts, docs/parts.md)" if kind in OPEN else ""
+    raise ValueError(f"choose one of {', '.join((*known, *also))}{more}{hint}")
 
 
 def list_names(kind: str) -> list[str]:
@@ -208,6 +222,15 @@ def blame(kind: str, name: str, over: str = "") -> Iterator[None]:
         where = f"{foreign.origin}, line {_find_line(error, foreign.origin)}"
         said = f"the {kind} '{name}' failed ({where}): {type(error).__name__}: {error}"
         raise UserError(f"{over}: {said}" if over else said) from error
+
+
+def _check_shape(kind: str, name: str, part: Any) -> None:
+    """Refuse a part that cannot be of its kind."""
+    what, methods, values = _SHAPES[kind]
+    if not all(callable(getattr(part, method, None)) for method in methods) or not all(
+        hasattr(part, value) for value in values
+    ):
+        raise UserError(f"the {kind} '{name}' must be {what} (docs/parts.md)")
 
 
 def _find_line(error: BaseException, file: str) -> int:

@@ -229,9 +229,10 @@ def choose_training(
         positives = 5.0 if shape.positives is None else shape.positives
         density = max(positives, 1e-9) / outputs
         found["loss_tau"] = rule.tau(density, alone=alone)
+        weight = "get more weight" if found["loss_tau"] else "need no more weight"
         reasons.append(
-            f"τ {found['loss_tau']:g}: a point has {100 * density:.2g} % of the outputs, and rare ones want to be "
-            f"weighed up more"
+            f"loss_tau (τ) {found['loss_tau']:g}: a point has {100 * density:.2g} % of the outputs, so rare outputs "
+            f"{weight}"
         )
     return found, reasons
 

@@ -166,8 +166,8 @@ for arguments, says in (
     (["{run}", "--input", "{box}/nowhere"], "should be a file"),
     (["{run}", "--input", "{box}"], "should be a file"),
     (["{box}/nowhere", "--text", "a"], "is not a folder"),
-    (["{box}", "--text", "a"], "manifest.json"),
-    (["{xmc}", "--text", "a"], "manifest.json"),
+    (["{box}", "--text", "a"], "holds no model"),
+    (["{xmc}", "--text", "a"], "holds no model"),
     (["{unfinished}", "--text", "a"], "holds no model yet"),
     (["{run}/config.toml", "--text", "a"], "is not a folder"),
 ):

@@ -22,7 +22,9 @@ _TERMS = {
     "fewer than 1 %, 0.1 % or 0.01 % of the training points carry",
 }
 
-data_app = typer.Typer(help="Get, look at, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich")
+data_app = typer.Typer(
+    help="Import, fetch, inspect, convert and make data sets.", no_args_is_help=True, rich_markup_mode="rich"
+)
 
 
 data_app.command("import")(import_files)

@@ -75,7 +75,10 @@ def configure(
     more: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> Config:
-    """Return the named config, changed by --set, by flags (None or False if not given), and by `more`."""
+    """Return the named config, changed by --set, by flags (None or False if not given), and by `more`.
+
+    `more` are the settings of one method among several.
+    """
     changes = dict(parse_setting(setting) for setting in settings or [])
     changes |= {name: value for name, value in flags.items() if value is not None and value is not False}
     changes |= more or {}
@@ -85,8 +88,18 @@ def configure(
     idle = [name for name in changes if name in SIZED and name in list_open(chosen)]
     if idle:
         raise UserError(f"{idle[0]} has no effect with sizes 'auto': add --set sizes=given and a learning_rate")
+    if more is None:
+        refuse_idle_correct(changes, [chosen])
     # Absolute, so that config.toml means the same data wherever it is run again.
     return chosen.replace(data=str(Path(chosen.data).resolve())) if chosen.data else chosen
+
+
+def refuse_idle_correct(changes: Iterable[str], configs: Iterable[Config]) -> None:
+    """Refuse `correct` among the changes if no method is trained in one round."""
+    if "correct" in changes and all(
+        config.training == "rounds" or (config.training == "auto" and config.is_fedavg) for config in configs
+    ):
+        raise UserError("correct has no effect in rounds: leave it out, or set training=one-round")
 
 
 def check_begun(out: Path, what: str, *, named: bool) -> None:

@@ -182,7 +182,8 @@ def _title(record: "Record") -> str:
     if "point" in record.fields and len(record.fields) == 1:
         return f"point {record.text}"
     text = record.text if len(record.text) <= _SHOWN else f"{record.text[: _SHOWN - 1]}…"
-    return f"{record.id}  {text}" if record.id else text or "(no text)"
+    text = text or "(no text)"
+    return f"{record.id}  {text}" if record.id else text
 
 
 def _show(title: str, labels: Sequence[Mapping[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from fedmlh.cli.options import (
     check_begun,
     check_target,
     configure,
+    refuse_idle_correct,
 )
 from fedmlh.cli.sweeps import as_file_name, check_methods, list_once, make_methods, parse_sweeps
 from fedmlh.cli.terminal import console, errors, open_data, print_report, progress, resumable, tell
@@ -30,7 +31,6 @@ from fedmlh.runs.progress import show_precision
 
 if TYPE_CHECKING:
     from fedmlh.data.dataset import Dataset
-    from fedmlh.runs.folder import RunFolder
 
 DataOption = Annotated[Path | None, typer.Option(help="data folder; without it the built-in synthetic data is used")]
 OutOption = Annotated[
@@ -69,7 +69,7 @@ def run(
     out = out or Path("runs") / "-".join([as_file_name(chosen.name), *method, f"seed{chosen.seed}"])
     if resume:
         check_begun(out, "run", named=named)
-    _check_free(RunFolder(out), chosen, resume)
+    RunFolder(out).check_free(chosen, resume=resume)
     with resumable():
         _run(chosen, open_data(chosen), out, resume, **options)
         print_report([out], out / "report.html")
@@ -110,6 +110,7 @@ def compare(
     entries = make_methods(
         configs, swept, lambda config, more: configure(config, settings, data=data, seed=seed, more=more, **flags)
     )
+    refuse_idle_correct([*fixed, *swept], [entry.config for entry in entries])
     first = entries[0].config
     plan = Plan(tuple(entries), tuple(range(first.seed, first.seed + seeds)))
     named = out is not None
@@ -145,7 +146,7 @@ def replay(
     parts: PartsOption = None,
 ) -> None:
     """Repeat a run in one process with exactly the clients that counted in it, and check that its model is the same."""
-    from fedmlh.engines.replay import explain_difference, read_log
+    from fedmlh.engines.replay import check_data, explain_difference, read_log
     from fedmlh.engines.replay import replay as repeat
     from fedmlh.runs.folder import RunFolder
     from fedmlh.runs.model_folder import have_same_weights
@@ -154,8 +155,9 @@ def replay(
     config, log = read_log(original)
     if data is not None:
         config = config.replace(data=str(data.resolve()))
-    _check_free(copy, config, resume=False)
+    copy.check_free(config, resume=False)
     dataset = open_data(config)
+    check_data(original, dataset)
     with _progress(f"replay of {folder.name}", config.most_rounds) as watch:
         repeat(config, log, dataset, copy.path, watch=watch, tell=tell)
     if not (original.model / "weights.safetensors").is_file():
@@ -178,12 +180,6 @@ def report(
 
     check_target(out)
     print_report([run for folder in runs for run in find_runs(folder)], out, beside=f"{out.stem}-", tables=True)
-
-
-def _check_free(folder: "RunFolder", config: Config, resume: bool) -> None:
-    """Refuse, before the data is read, a folder that the run would refuse afterwards."""
-    with hold(folder.path):
-        folder.check(config, resume=resume)
 
 
 def _find_engine(name: str, address: str | None) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def draw_curves(methods: Sequence[Method], kind: str) -> bytes:
     far = _are_far_apart(methods)
     for column, k in enumerate(ks):
         axes[0][column].set(title=f"P@{k}, {part}", xlabel="round")
+        axes[0][column].xaxis.get_major_locator().set_params(integer=True)
         axes[1][column].set(xlabel="MiB sent, both ways", xscale="log" if far else "linear")
         axes[1][column].xaxis.set_major_formatter("{x:g}")
         for row in (0, 1):

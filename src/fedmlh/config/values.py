@@ -13,7 +13,7 @@ _LARGEST = 2**53
 
 def check_value(setting: Setting, value: Any) -> Any:
     """Return the value in the setting's own type, or refuse it and say what it should be."""
-    hint, name = setting.type, setting.name
+    hint, name, value = setting.type, setting.name, _make_plain(value)
     if setting.part:
         return _name_parts(setting, value)
     if get_origin(hint) is Literal:
@@ -67,7 +67,13 @@ def show(value: Any) -> str:
         return "too large or too deep to show"
 
 
+def _make_plain(value: Any) -> Any:
+    """Return a number or an array of NumPy's as plain Python values, anything else as it is."""
+    return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
+
+
 def _number(setting: Setting, value: Any, *, whole: bool) -> int | float:
+    value = _make_plain(value)
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise UserError(f"{setting.name} is {show(value)}: it must be a {'whole ' if whole else ''}number")
     low, high = setting.at_least, setting.at_most

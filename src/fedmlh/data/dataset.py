@@ -176,6 +176,14 @@ class Dataset:
         return len(self.labels)
 
 
+def check_dataset(data: object) -> None:
+    """Refuse what is not a Dataset, such as the path of one."""
+    if not isinstance(data, Dataset):
+        raise UserError(
+            f"{data!r:.60} is not a Dataset: pass fedmlh.load(path), Dataset.from_texts(…) or Dataset.from_arrays(…)"
+        )
+
+
 def _is_sound(matrix: "csr_matrix") -> bool:
     from scipy.sparse import csr_matrix
 

@@ -36,7 +36,7 @@ def divide(train: Split, config: Config) -> Division:
     if fraction > 0 and not 0 < cut < len(train):
         raise UserError(
             f"validation_fraction {config.validation_fraction} of {len(train):,} training points leaves none on one "
-            f"side: change it, or use selection 'paper'"
+            f"side: give more points, or a {'smaller' if cut else 'larger'} validation_fraction such as 0.5"
         )
     if config.partition == "folder":
         _check_sites(train.sites, config.num_clients)
@@ -86,5 +86,5 @@ def _check_sites(sites: np.ndarray | None, num_clients: int) -> None:
     if count != num_clients:
         raise UserError(
             f"partition 'folder' gives each client a site folder, but num_clients is {num_clients} and the data has "
-            f"{count} sites: set num_clients={count}"
+            f"{count} sites: set num_clients=0 and clients_per_round=0, which follow the folders"
         )

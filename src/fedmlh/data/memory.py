@@ -141,10 +141,10 @@ def to_features(X: Any, what: str) -> csr_matrix:
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         X = X.to_numpy()
     matrix = X.tocsr() if issparse(X) else _make_array(X, what)
+    hint = "; texts go through Dataset.from_texts" if matrix.dtype.kind in "OSU" else ""
     if matrix.ndim != 2:
-        raise UserError(f"{what} has the shape {matrix.shape}: it must have two dimensions, points and features")
+        raise UserError(f"{what} has the shape {matrix.shape}: it must have two dimensions, points and features{hint}")
     if matrix.dtype.kind not in "biuf":
-        hint = "; texts go through Dataset.from_texts" if matrix.dtype.kind in "OSU" else ""
         raise UserError(f"{what} is of type {matrix.dtype}: it must hold real numbers{hint}")
     if not 1 <= matrix.shape[1] <= MAX_FEATURES:
         raise UserError(f"{what} has {matrix.shape[1]:,} features: it must have 1 to {MAX_FEATURES:,}")
@@ -243,7 +243,8 @@ def number_sites(sites: Any, num_points: int) -> tuple[np.ndarray, tuple[str, ..
     """Return the number of the site that owns each point, and the names of the sites.  # [n]"""
     owners = list(sites)
     if len(owners) != num_points:
-        raise UserError(f"sites has {len(owners):,} entries for {num_points:,} points: give one site per point")
+        entries = f"{len(owners):,} {'entry' if len(owners) == 1 else 'entries'}"
+        raise UserError(f"sites has {entries} for {num_points:,} points: give one site per point")
     names = _sort_classes({_plain(owner, row) for row, owner in enumerate(owners)})
     place = {name: number for number, name in enumerate(names)}
     return np.array([place[_plain(owner)] for owner in owners], np.int32), tuple(map(str, names))

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from fedmlh.config import Config
 from fedmlh.data.dataset import Split
 from fedmlh.errors import UserError
-from fedmlh.parts import find, register
+from fedmlh.parts import blame, find, find_foreign, register
 
 #: From points to one array of row numbers per client.
 Assign = Callable[[Split, np.random.Generator], list[np.ndarray]]
@@ -24,7 +24,29 @@ BLOCK_NUMBERS = 1 << 20
 
 def fit_partition(config: Config, train: Split, rng: np.random.Generator) -> Assign:
     """Return the config's rule, fitted on the training points."""
-    assign: Assign = find("partition", config.partition)(train, config, rng)
+    name = config.partition
+    with blame("partition", name):
+        fitted: Assign = find("partition", name)(train, config, rng)
+    if not callable(fitted):
+        raise UserError(f"the partition '{name}' must return a function (split, rng) (docs/parts.md)")
+    return fitted if find_foreign("partition", name) is None else _guard(name, fitted)
+
+
+def _guard(name: str, fitted: Assign) -> Assign:
+    """Return a fitted rule of a user; what it returns is checked."""
+
+    def assign(split: Split, rng: np.random.Generator) -> list[np.ndarray]:
+        with blame("partition", name):
+            rows_of = [np.asarray(rows) for rows in fitted(split, rng)]
+        for client, rows in enumerate(rows_of):
+            sound = rows.ndim == 1 and (not len(rows) or (rows.dtype.kind in "iu" and rows.min() >= 0))
+            if not sound or rows.max(initial=-1) >= len(split):
+                raise UserError(
+                    f"the partition '{name}' must return an array of row numbers for each client, from 0 to "
+                    f"{len(split) - 1:,}: that of client {client} is another (docs/parts.md)"
+                )
+        return rows_of
+
     return assign
 
 

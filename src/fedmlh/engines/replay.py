@@ -97,6 +97,20 @@ def explain_difference(original: RunFolder, copy: RunFolder) -> str:
     return f"nothing known differs ({version} are the same): perhaps the processor, a GPU or a library"
 
 
+def check_data(original: RunFolder, dataset: Dataset) -> None:
+    """Refuse other data than a finished run had; a run with real sites knows only the points of its server."""
+    try:
+        of_sites = "training_points" not in original.read_summary()
+        was = load_bundle(original.model, original.path).data
+    except UserError:  # the run has no whole model
+        return
+    if was != dataset.fingerprint and not of_sites:
+        raise UserError(
+            f"this is other data than the run had (fingerprint {was}, now {dataset.fingerprint}): pass the data of the "
+            f"run (--data)"
+        )
+
+
 def _read_name(folder: RunFolder) -> str | None:
     """Return the run's name in its checkpoint, a hash of settings, data and version of training; None: unknown."""
     try:

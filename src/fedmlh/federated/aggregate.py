@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmlh.parts import find, register
+from fedmlh.parts import blame, find, register
 
 #: What a rule aggregates: vectors, or sums over points.
 Content = TypeVar("Content")
@@ -50,7 +50,8 @@ class Rule(Protocol[Content]):
 
 def make_rule(name: str, num_parameters: int, max_weight: int, device: torch.device) -> Rule[Tensor]:
     """Return the rule of that name, for vectors of one length and weights that add up to at most `max_weight`."""
-    rule: Rule[Tensor] = find("aggregation", name)(num_parameters, max_weight, device)
+    with blame("aggregation", name):
+        rule: Rule[Tensor] = find("aggregation", name)(num_parameters, max_weight, device)
     return rule
 
 

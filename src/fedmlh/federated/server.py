@@ -185,9 +185,10 @@ class Server:
                 return state, report
         reasons = "; ".join(f"client {entry.client}: {entry.reason}, {entry.detail}" for entry in report.refused[-3:])
         tried = Tried(report.attempts, report.bytes_up, report.bytes_down)
+        few = "no valid update" if config.quorum == 1 else f"fewer than {config.quorum} valid updates"
         raise GivenUp(
-            f"round {report.round} was given up after {config.max_attempts} attempts with fewer than "
-            f"{config.quorum} valid updates ({reasons}); the last finished round is kept",
+            f"round {report.round} was given up after {config.max_attempts} attempts with {few} ({reasons}); the last "
+            f"finished round is kept",
             replace(state, tried=tried, reached=frozenset(report.reached)),
             report.log,
         )

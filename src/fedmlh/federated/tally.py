@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from fedmlh.errors import UserError
 from fedmlh.federated.aggregate import make_rule
 from fedmlh.federated.mail import Inbox, Reply
 from fedmlh.federated.optimizers import MeanDelta
 from fedmlh.federated.validate import Expected, Update
+from fedmlh.parts import blame
 
 
 class Tally(Inbox[Update]):
@@ -38,7 +40,9 @@ class Tally(Inbox[Update]):
         if update is None:
             return
         delta, weight = update.delta, 1 if self.uniform else min(update.header.examples, self.expected.max_weight)
-        self._rule.add(delta.values.to(self.device), weight)
+        values = delta.values.to(self.device)
+        with blame("aggregation", self.expected.aggregation):
+            self._rule.add(values, weight)
         if self._extra_rule is not None and update.extra is not None:
             self._extra_rule.add(update.extra.values.to(self.device), 1)
             self.extra_lengths[client_id] = update.extra.length
@@ -53,7 +57,8 @@ class Tally(Inbox[Update]):
         """Add another tally of the same attempt, over other clients."""
         if other.expected != self.expected or self.accepted & other.accepted:
             raise ValueError("parts of different attempts, or with a client in common, do not add up")
-        self._rule.merge(other._rule)
+        with blame("aggregation", self.expected.aggregation):
+            self._rule.merge(other._rule)
         if self._extra_rule is not None and other._extra_rule is not None:
             self._extra_rule.merge(other._extra_rule)
         self.accepted |= other.accepted
@@ -69,7 +74,12 @@ class Tally(Inbox[Update]):
     def mean_delta(self) -> MeanDelta:
         """Return the aggregated delta, and the mean squared length of a delta."""
         squares = sum(self.squares[client_id] for client_id in sorted(self.squares))  # floats: always in the same order
-        return MeanDelta(self._rule.result(), squares / sum(self.weights.values()), len(self.weights))
+        name, size = self.expected.aggregation, self.expected.num_parameters
+        with blame("aggregation", name):
+            mean = self._rule.result()
+        if getattr(mean, "shape", None) != (size,):
+            raise UserError(f"result() of the aggregation '{name}' must return a tensor [{size}] (docs/parts.md)")
+        return MeanDelta(mean, squares / sum(self.weights.values()), len(self.weights))
 
     def extra(self) -> Tensor | None:
         """Return the aggregated extra vector, if clients send one.  # [P]"""

@@ -48,7 +48,7 @@ class Task:
         if not self.identity and self.config.num_buckets > self.num_labels:
             raise UserError(
                 f"num_buckets is {self.config.num_buckets:,}, more than the {self.num_labels:,} labels of the data: "
-                f"choose a smaller num_buckets, or algorithm fedavg"
+                f"choose a smaller num_buckets, or set algorithm=fedavg"
             )
         if self.config.training != "one-round" and self.stack.num_parameters > MAX_PARAMETERS:
             raise UserError(

@@ -27,7 +27,7 @@ def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
 
 
 def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
-    """Return who the clients are: the site folders that the data came in, or a simulated partition."""
+    """Return who the clients are: the sites of the data, or a simulated partition."""
     sites = count_sites(dataset.train.sites)
     partition = config.partition
     if partition == "auto":
@@ -40,11 +40,7 @@ def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]
         sampled = 1 if config.pooled else min(clients, MOST_SAMPLED if by_site else SAMPLED)
     reasons = []
     if config.partition == "auto":
-        how = (
-            "the data's site folders"
-            if by_site
-            else f"Dirichlet {config.dirichlet_alpha:g}: each point goes to one client"
-        )
+        how = "the data's sites" if by_site else f"Dirichlet {config.dirichlet_alpha:g}: each point goes to one client"
         reasons.append(f"{count(clients, 'client')} ({how}), {sampled:,} in a round")
     return config.replace(partition=partition, num_clients=clients, clients_per_round=sampled), reasons
 

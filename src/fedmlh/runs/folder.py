@@ -9,10 +9,10 @@ from typing import Any
 
 from fedmlh.config import SETTINGS, Config
 from fedmlh.drafts import is_draft, sweep
-from fedmlh.errors import UserError
+from fedmlh.errors import ELSEWHERE, RESUME, RESUME_OR_ELSEWHERE, UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
-from fedmlh.lock import LOCK
+from fedmlh.lock import LOCK, hold
 from fedmlh.runs.chronicle import EVENTS
 from fedmlh.runs.labels_and_examples import check_description
 from fedmlh.runs.summary import checked_record, checked_summary
@@ -22,8 +22,6 @@ from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read
 
 POINTS = "test_points.safetensors"
 EXAMPLES = "labels_and_examples.json"
-#: What to do if a folder cannot be used, from Python or on the command line.
-_ELSEWHERE = "choose another folder (out, --out)"
 #: Settings that a resumed run may change without becoming another run, as their sections say.
 FREE_ON_RESUME = {name for name, setting in SETTINGS.items() if setting.section.free}
 
@@ -57,7 +55,7 @@ class RunFolder:
     def check(self, config: Config, *, resume: bool) -> None:
         """Refuse a folder that is neither free for a new run nor holds the run to resume; write nothing."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file: {_ELSEWHERE}")
+            raise UserError(f"{self.path} is a file: {ELSEWHERE}")
         names = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         # What a run left that died before its first round may be replaced: its config, or a part of it, and its events.
         left = {"config.toml", EVENTS, LOCK} if "config.toml" in names else {LOCK}
@@ -66,14 +64,17 @@ class RunFolder:
         there = {"config.toml": os.path.lexists(self.path / "config.toml"), "checkpoint": self.checkpoints.is_dir()}
         missing = [name for name, found in there.items() if not found]
         if not resume:
-            how = "" if missing else "resume its run (resume=True, --resume), or "
-            raise UserError(f"{self.path} is not empty: {how}{_ELSEWHERE}")
+            raise UserError(f"{self.path} is not empty: {ELSEWHERE if missing else RESUME_OR_ELSEWHERE}")
         if missing:
             raise UserError(
-                f"{self.path} has no {missing[0]}, without which its run cannot be resumed: put it back, or "
-                f"{_ELSEWHERE}"
+                f"{self.path} has no {missing[0]}, without which its run cannot be resumed: put it back, or {ELSEWHERE}"
             )
         self._check_same(config)
+
+    def check_free(self, config: Config, *, resume: bool) -> None:
+        """Refuse a folder before any work is done, under a lock of its own."""
+        with hold(self.path):
+            self.check(config, resume=resume)
 
     def _check_same(self, config: Config) -> None:
         """Refuse settings that would make the run in this folder another one."""
@@ -86,7 +87,7 @@ class RunFolder:
             if old != new and name not in FREE_ON_RESUME and name not in open_yet:
                 raise UserError(
                     f"{self.path} holds a run with {name} = {old!r}, this one says {new!r}: "
-                    f"resume with the same settings, or {_ELSEWHERE}"
+                    f"resume with the same settings, or {ELSEWHERE}"
                 )
 
     def open(self, config: Config) -> None:
@@ -173,7 +174,7 @@ class RunFolder:
             return parse(read_text(self.path / name, most))
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
-                f"{self.path} has no {name}: it is no run folder, or its run has not finished (resume=True, --resume)"
+                f"{self.path} has no {name}: it is no run folder, or its run has not finished; to finish it, {RESUME}"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{self.path / name} is damaged ({type(error).__name__}: {error})") from None

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
-from fedmlh.data.dataset import Dataset
-from fedmlh.errors import UserError
+from fedmlh.data.dataset import Dataset, check_dataset
+from fedmlh.errors import RESUME, UserError
 from fedmlh.hashing.rows import Rows
 from fedmlh.lock import is_empty
 from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: Scores that are held at once: points times buckets of all tables.
 _SCORES_AT_ONCE = 1 << 24
 _LARGEST_BATCH = 1024
+_WHERE = "name a run folder, or the model folder inside one"
 
 
 class Prediction(TypedDict):
@@ -58,6 +60,8 @@ class Model:
     """A trained model, ready to predict."""
 
     def __init__(self, bundle: Bundle) -> None:
+        if not isinstance(bundle, Bundle):
+            raise UserError(f"Model({bundle!r:.60}) makes no model: load one with Model.load(folder)")
         self.bundle = bundle
 
     @classmethod
@@ -65,11 +69,13 @@ class Model:
         """Load the model of a run folder, or a model folder that was copied out of one."""
         folder = root = Path(folder)
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder: name a run folder, or the model folder inside one")
+            raise UserError(f"{folder} is not a folder: {_WHERE}")
         if (folder / "config.toml").is_file() and not os.path.lexists(folder / "manifest.json"):
             if not (folder / "model").is_dir():
-                raise UserError(f"{folder} holds no model yet: finish the run first (resume=True, --resume)")
+                raise UserError(f"{folder} holds no model yet: to finish its run, {RESUME}")
             folder = folder / "model"
+        elif not os.path.lexists(folder / "manifest.json"):
+            raise UserError(f"{folder} holds no model: {_WHERE}")
         return cls(load_bundle(folder, root))
 
     def save(self, folder: str | Path) -> None:
@@ -123,6 +129,8 @@ class Model:
 
     def predict_stream(self, points: "Points", k: int = 5, threshold: float = 0.0) -> Iterator[list[Prediction]]:
         """Yield what `predict` returns, for one point after another."""
+        if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= threshold <= 1:
+            raise UserError(f"threshold is {threshold!a:.60}: it must be a number from 0 to 1")
         if threshold and self.bundle.curve is None:
             raise UserError("this model has no probabilities, since no points were held out: set no threshold")
         of_text = _is_text(points)
@@ -137,9 +145,9 @@ class Model:
 
     def rank_rows(self, rows: Rows, k: int) -> Iterator[Ranked]:
         """Yield what `rank` does, of points that were read; say also whether the model knows anything of a point."""
-        if type(k) is not int or k < 1:
-            raise UserError(f"k is {k!a}: ask for at least 1 label")
-        most = min(k, len(self.bundle.labels))
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise UserError(f"k is {k!a:.60}: it must be a whole number of at least 1")
+        most = min(int(k), len(self.bundle.labels))
         numbers = sum(len(part.buckets) * part.num_buckets for part in self._parts)
         size = max(1, min(_LARGEST_BATCH, _SCORES_AT_ONCE // numbers))
         for begin in range(0, len(rows), size):
@@ -199,6 +207,7 @@ class Model:
         from fedmlh.evaluation.proposals import Rule
         from fedmlh.runs.model_tools import make_tools
 
+        check_dataset(dataset)
         bundle = self.bundle
         if (dataset.num_features, dataset.labels.keys) != (bundle.task.num_features, bundle.labels.keys):
             raise UserError(
@@ -254,7 +263,23 @@ def _read_numbers(points: Any) -> Rows:
         found = points.tocoo()
         owners, columns, values, shape = found.row, found.col, found.data, found.shape
     else:
-        dense = np.atleast_2d(np.asarray(points))
+        dense = np.atleast_2d(_make_dense(points))
         owners, columns = np.nonzero(dense)
         values, shape = dense[owners, columns], dense.shape
     return Rows.gather(owners.astype(np.int64), columns.astype(np.int64), values, shape)
+
+
+def _make_dense(points: Any) -> np.ndarray:
+    """Return points as an array of numbers; refuse what is none, such as a Dataset or a generator."""
+    dense = np.asarray(points)
+    if dense.ndim and dense.dtype.kind in "biuf":
+        return dense
+    try:
+        if dense.ndim and dense.dtype.kind == "O":
+            return dense.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise UserError(
+        f"predict takes a list of texts, or rows of features (an array, or a sparse matrix such as dataset.test.X), "
+        f"not a {type(points).__name__}"
+    )

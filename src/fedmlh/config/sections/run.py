@@ -48,6 +48,7 @@ class Budget:
         "networks that correct trains get a quarter of that.",
         at_least=0,
         at_most=2**20,
+        idle_with={"sizes": "given", "training": "rounds"},
     )
 
 

@@ -107,7 +107,8 @@ class Corrector:
             self.tell("the networks do not help on validation: the linear model stays alone")
         else:
             self.tell(
-                f"the networks of round {progress.best_round + 1} count {weight:g}: {100 * gain:+.1f} on validation"
+                f"the networks of round {progress.best_round + 1} are added with weight {weight:g}: "
+                f"{100 * gain:+.1f} points of mean P@k on validation"
             )
         evaluator = Evaluator(
             closing.task.config, closing.frequencies, CorrectedFeatures(closing.features, features), beside.both

@@ -12,7 +12,7 @@ import torch
 from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
-from fedmlh.errors import UserError
+from fedmlh.errors import RESUME, UserError
 from fedmlh.evaluation.costs import reset_peak_memory
 from fedmlh.evaluation.evaluate import LabelCounts
 from fedmlh.federated.mail import Outbox, Reply
@@ -253,6 +253,6 @@ class Work:
             )
             raise UserError(
                 f"only {len(accepted)} clients sent {part} that can be used, fewer than quorum = "
-                f"{self.task.config.quorum} ({reasons}): resume the run (resume=True, --resume), or start the "
-                f"federation again, to ask the others once more"
+                f"{self.task.config.quorum} ({reasons}): to ask the others once more, {RESUME}, or start "
+                f"the federation again"
             )
