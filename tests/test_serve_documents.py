@@ -55,7 +55,8 @@ def test_options_and_limits_are_those_of_the_product() -> None:
         f"| body | within {limits.body_seconds:g} seconds, no pause of more than {limits.pause_seconds:g} |",
         f"| an answer that is not taken | {limits.write_seconds:g} seconds",
         f"from 1 to {project.MOST_LABELS:,}",
-        f"at most {project.MOST_EXPLAINED} labels per point and {project.MOST_WORDS} different words",
+        f"at most {project.MOST_EXPLAINED} labels per point and {project.MOST_WORDS} different words, "
+        f"of texts with at most {project.MOST_LENGTH:,} words of {project.MOST_CHARACTERS:,} characters together |",
         f"for at most {limits.stop_seconds:g} seconds, and ends",
     ):
         assert row in TEXT, row
