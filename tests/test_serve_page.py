@@ -187,7 +187,7 @@ def test_a_file_comes_back_with_its_labels(client: Client, folders) -> None:
         ("titles.csv", b"id,title\n1,olive\n", "text"),
         ("titles.csv", b"text,b\n\xff,\xfe\n", ""),
         ("titles.csv.gz", b"\x1f\x8b", ""),
-        ("titles.csv", gzip.compress(b"text,n\nolive,1\n"), ""),
+        ("titles.csv", gzip.compress(b"text,n\nolive,1\n", mtime=0), ""),
         ("wide.csv", b"text" + b"," * 1_000_000 + b"\nolive\n", ""),
         ("wide.csv", b"text" + b"," * 600 + b"\n" + b"olive\n" * 2000, ""),
         ("own.jsonl", OWN_FIELDS, ""),
