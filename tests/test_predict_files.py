@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from command_line import invoke
 from drawn_models import BASE, calibrate, make_bundle, name_labels
+from fedmlh.data.importing import sources
 from fedmlh.data.importing.sources import Marks
 from fedmlh.data.readers.files import Incoming
 from fedmlh.data.text import TextFeatures
 from fedmlh.errors import UserError
 from fedmlh.serving.answers import answer, write_json, write_table
 from fedmlh.serving.predictor import Model
-from fedmlh.serving.records import Record, open_records
+from fedmlh.serving.records import Record, _tell_apart, open_records
 from peak_memory import PEAK
 from spreadsheets import NAMES, SPREADSHEETS, TWO, list_left, put
 
@@ -298,6 +299,39 @@ def test_names_of_columns_stay_and_new_ones_are_free() -> None:
     assert list(json.loads(line).values())[:4] == ["a", "b", "c", "d"]
     with pytest.raises(UserError, match=r"a.csv: has a column 'predicted_labels' already"):
         write(MODEL, "title,labels,predicted_labels\nx,,\n")
+
+
+class Counted(str):
+    """A text that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str(self) == str(other)
+
+
+def test_very_many_columns_take_work_as_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 3000
+    columns = [Counted(f"column {n // 2}") for n in range(count)]
+    Counted.compared = 0
+    assert len(set(_tell_apart(columns))) == count
+    assert Counted.compared < 20 * count
+    compared = []
+    monkeypatch.setattr(sources.difflib, "get_close_matches", lambda _, names, n: compared.extend(names) or [])
+    sources.suggest("colum 1", columns)
+    assert len(compared) == 1000
+
+
+def test_cells_are_counted_before_any_row_is_answered() -> None:
+    wide = b"text" + b"," * 99 + b"\n" + b"olive\n" * 5
+    own = b"".join(json.dumps({"text": "olive", f"field {n}": n}).encode() + b"\n" for n in range(9))
+    for name, content, cells in (("a.csv", wide, 500), ("a.jsonl", own, 90)):
+        origin = Incoming.of(name, content)
+        assert len(open_records(origin, most_cells=cells)) == len(open_records(origin))
+        with pytest.raises(UserError, match=f"a.*: has more than {cells - 1} cells"):
+            open_records(origin, most_cells=cells - 1)
 
 
 # Refusals.

@@ -40,7 +40,7 @@ from fedmlh.runs.model_folder import Bundle
 from fedmlh.runs.model_tools import make_tools
 from fedmlh.serving.predictor import Model
 from fedmlh.serving.ranking import rank_labels
-from fedmlh.serving.scores import NetworkScorer, Part
+from fedmlh.serving.scores import LinearScorer, NetworkScorer, Part
 
 
 def by_torch(bundle: Bundle, X: csr_matrix) -> np.ndarray:
@@ -220,6 +220,33 @@ def test_what_a_word_adds_is_what_the_score_loses_without_it(kind: dict[str, obj
             (rest,) = model.predict([without[reason["word"]]], P)
             score = next(other["score"] for other in rest if other["key"] == label["key"])
             assert reason["adds"] == pytest.approx(label["score"] - score, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [{}, {"training": "one-round", "correct": 0}])
+def test_reasons_take_some_points_at_a_time(kind: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of a model with many buckets would fill the memory; the reasons are the same."""
+    bundle = make_bundle(BASE.replace(**kind), 5, d=50, text=TextFeatures.hashing(50), beside="training" in kind)
+    asked, sizes = [" ".join(f"word{n}" for n in range(20)), "", "cat"], []
+    whole = list(Model(bundle).explain(asked, 3))
+    for scorer in (NetworkScorer, LinearScorer):
+
+        def score(self, features, score=scorer.score) -> np.ndarray:
+            sizes.append(len(features[0]))
+            return score(self, features)
+
+        monkeypatch.setattr(scorer, "score", score)
+    model = Model(bundle)
+    most = 4 * sum(len(part.buckets) * part.num_buckets for part in model._parts)
+    monkeypatch.setattr("fedmlh.serving.scores._SCORES_AT_ONCE", most)
+    for mine, theirs in zip(model.explain(asked, 3), whole, strict=True):
+        assert [label["key"] for label in mine] == [label["key"] for label in theirs]
+        for one, other in zip(mine, theirs, strict=True):
+            assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+            adds = {word["word"]: word["adds"] for word in one["words"]}
+            assert adds == pytest.approx({word["word"]: word["adds"] for word in other["words"]}, abs=1e-5)
+            for vote, same in zip(one["tables"], other["tables"], strict=True):
+                assert vote == {**same, "score": pytest.approx(same["score"], abs=1e-5)}
+    assert max(sizes) == 4
 
 
 def test_tables_say_how_they_voted_and_which_labels_share_a_bucket() -> None:

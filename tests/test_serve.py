@@ -183,6 +183,8 @@ WRONG = {
     "a text as why": {"texts": ["olive"], "why": "yes"},
     "too many explained": {"texts": ["olive"], "why": True, "top": 21},
     "too long to explain": {"texts": [" ".join(f"word{n}" for n in range(501))], "why": True},
+    "too many words to explain": {"texts": ["sea fish " * 900, "fish sea " * 200], "why": True},
+    "too large words to explain": {"texts": [" ".join(f"{n}{'o' * 2000}" for n in range(21))], "why": True},
     "features as a number": {"features": [3]},
     "features without values": {"features": [{"columns": [1]}]},
     "fewer values": {"features": [{"columns": [1], "values": []}]},

@@ -48,6 +48,8 @@ def test_options_and_limits_are_those_of_the_product() -> None:
     for row in (
         f"| a request | {limits.body / 1e6:g} MB",
         f"| points of a request | {project.BATCH} |",
+        f"| a file on the page | {page.MOST_ROWS:,} rows; {page.MOST_CELLS:,} cells,",
+        f"| files that are labelled at a time | {page.MOST_FILES};",
         f"| open connections | {limits.connections} |",
         f"| waiting requests per project | {project._WAITING} |",
         f"| bodies that are read at a time | {limits.bodies >> 20} MiB",
@@ -55,11 +57,11 @@ def test_options_and_limits_are_those_of_the_product() -> None:
         f"| body | within {limits.body_seconds:g} seconds, no pause of more than {limits.pause_seconds:g} |",
         f"| an answer that is not taken | {limits.write_seconds:g} seconds",
         f"from 1 to {project.MOST_LABELS:,}",
-        f"at most {project.MOST_EXPLAINED} labels per point and {project.MOST_WORDS} different words",
+        f"at most {project.MOST_EXPLAINED} labels per point and {project.MOST_WORDS} different words, "
+        f"of texts with at most {project.MOST_LENGTH:,} words of {project.MOST_CHARACTERS:,} characters together |",
         f"for at most {limits.stop_seconds:g} seconds, and ends",
     ):
         assert row in TEXT, row
-    assert page.MOST_ROWS == 2000
 
 
 def test_the_unit_and_the_image_call_the_command_as_it_is() -> None:

@@ -349,6 +349,46 @@ def test_pages_of_another_origin_may_ask_if_they_are_named(folder: Path) -> None
             assert (before.status == 200) == allowed
 
 
+def test_a_page_of_another_site_cannot_send_forms_unless_it_is_named(folder: Path) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    asked = (("/", "text=olive"), ("/file?name=a.txt", "olive\n"), ("/v1/projects/texts/suggest", "text=olive"))
+    with serve({"texts": folder}, origins=("https://example.org",)) as client:
+        for path, body in asked:
+            for headers, status in (
+                ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 403),
+                ({"Sec-Fetch-Site": "cross-site", "Origin": "null"}, 403),
+                ({"Sec-Fetch-Site": "cross-site"}, 403),
+                ({"Sec-Fetch-Site": "cross-site", "Origin": "https://example.org"}, 200),
+                ({"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{client.port}"}, 200),
+                ({"Sec-Fetch-Site": "none"}, 200),
+                ({}, 200),
+            ):
+                assert client.ask("POST", path, body, form | headers).status == status, (path, headers)
+        assert client.ask("GET", "/", headers={"Sec-Fetch-Site": "cross-site"}).status == 200  # a link
+
+
+def test_a_request_of_two_lengths_is_refused_and_the_connection_ends(folder: Path) -> None:
+    """Where a proxy takes one length and the server the other, a second request is hidden in the first."""
+    hidden = ask_head()
+    body = b"0\r\n\r\n" + hidden
+    for chunked in ("Transfer-Encoding: chunked", "transfer-encoding: CHUNKED"):
+        with serve({"texts": folder}) as client:
+            said = exchange(client.port, post_head(len(body), f"{chunked}\r\n") + body)
+            assert re.match(rb"HTTP/1.1 400 .*connection: close\r\n", said, re.DOTALL | re.IGNORECASE)
+            assert said.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://x/", "https://x/page", "x", "x:80", "https://", "https://X", "https://*.x", "*", "null", "https://x:443"],
+)
+def test_an_origin_that_no_browser_sends_is_refused(tmp_path: Path, origin: str) -> None:
+    allowed = ("--allow-origin", "http://x:8080", "--allow-origin", origin)
+    code, _, said = invoke("serve", tmp_path / "none", "--port", 0, *allowed)
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"--allow-origin '{origin}' is no origin" in said
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1@evil.example"]
 )

@@ -2,9 +2,15 @@
 
 import base64
 import csv
+import gzip
 import hashlib
+import html
 import io
+import json
 import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,6 +23,8 @@ from browser import ENTER, RIGHT, SPACE, TAB, Browser, browse, needs_chromium
 from drawn_models import BASE, calibrate, make_bundle, name_labels
 from fedmlh.data.text import TextFeatures
 from fedmlh.serving.predictor import Model
+from fedmlh.web import page as page_module
+from fedmlh.web.project import Answer, Project, Question
 from served import Client, serve
 from waiting import wait_for
 
@@ -30,6 +38,10 @@ ODD = [
     "{{text}}",
 ]
 TEXT = "olive oil <b>prices</b>"
+#: Few bytes that make a table of 2,250,000 cells.
+OWN_FIELDS = b"".join(
+    json.dumps({"text": "o", **{f"{row}_{field}": 0 for field in range(100)}}).encode() + b"\n" for row in range(150)
+)
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +187,10 @@ def test_a_file_comes_back_with_its_labels(client: Client, folders) -> None:
         ("titles.csv", b"id,title\n1,olive\n", "text"),
         ("titles.csv", b"text,b\n\xff,\xfe\n", ""),
         ("titles.csv.gz", b"\x1f\x8b", ""),
+        ("titles.csv", gzip.compress(b"text,n\nolive,1\n", mtime=0), ""),
+        ("wide.csv", b"text" + b"," * 1_000_000 + b"\nolive\n", ""),
+        ("wide.csv", b"text" + b"," * 600 + b"\n" + b"olive\n" * 2000, ""),
+        ("own.jsonl", OWN_FIELDS, ""),
         ("titles.xlsx", b"PK\x03\x04", ""),
         ("titles.csv", b"", ""),
         ("titles.csv", b"text,n\n" + b"olive,1\n" * 2001, ""),
@@ -187,6 +203,79 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(client: Client, nam
     assert reply.status in (400, 413)
     assert [each.get("role") for each in page.find("p")].count("alert") == 1
     assert "--" not in "".join(page.texts).split("That did not work")[1].split("\n")[1]
+
+
+def send_file(client: Client, content: str, **said: object) -> Any:
+    return client.apart.ask("POST", f"/file?{urlencode({'name': 'a.txt', **said})}", content)
+
+
+def test_files_wait_for_each_other_and_nothing_else_waits_for_them(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also nobody works on a file whose client has gone meanwhile."""
+    begun, go, open_records = [], threading.Event(), page_module.open_records
+
+    def wait_and_open(*arguments: Any, **more: Any) -> Any:
+        begun.append(arguments[0].name)
+        go.wait()
+        return open_records(*arguments, **more)
+
+    monkeypatch.setattr(page_module, "open_records", wait_and_open)
+    with ThreadPoolExecutor(60) as pool:
+        try:
+            first = [pool.submit(send_file, client, "olive") for _ in range(2)]
+            wait_for(lambda: len(begun) == 2)
+            for _ in range(9):
+                with socket.create_connection(("127.0.0.1", client.port)) as gone:
+                    head = b"POST /file?name=gone.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nolive"
+                    gone.sendall(head)
+            others = [pool.submit(send_file, client, "olive") for _ in range(50)]
+            for _ in range(20):
+                assert client.suggest("odd", text="olive").status == 200
+                assert client.post_form("/", text="olive").status == 200
+            assert len(begun) == 2
+        finally:
+            go.set()
+        assert {each.result().status for each in (*first, *others)} == {200}
+    assert begun == ["a.txt"] * 52
+
+
+def test_a_file_is_labelled_by_one_model(client: Client, folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the model is replaced meanwhile, by one without probabilities."""
+    odd, raw, ask = Model.load(folders["odd"]), Model.load(folders["raw"]), Project.ask
+    for models, expected in (
+        ([odd, odd, raw], odd),
+        ([odd, raw, raw, raw, odd], raw),
+        ([odd, raw, raw, odd, odd], None),
+    ):
+        following = list(models)
+
+        async def ask_and_replace(self: Project, question: Question, following: list[Model] = following) -> Answer:
+            self.model = following.pop(0)
+            answer = await ask(self, question)
+            self.model = following[0]
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Project, "ask", ask_and_replace)
+            reply = send_file(client, "olive\n" * 40, project="odd", top=2)
+        assert len(following) == 1
+        if expected is None:
+            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        else:
+            header = reply.body.decode().partition("data-name=")[2].partition("\n")[0]
+            assert reply.status == 200
+            assert ("probabilities" in header) == (expected is odd)
+            assert ("scores" in header) == (expected is raw)
+
+
+def test_a_refusal_shows_a_text_again_unless_it_is_large(client: Client) -> None:
+    small, large = "'" * 200_000, "'" * 200_001
+    assert html.escape(small) in client.post_form("/", text=small, top="x").body.decode()
+    reply = client.post_form("/", text=large, top="x")
+    assert reply.status == 400
+    assert len(reply.body) < 50_000
+    assert "too long to be shown again" in reply.body.decode()
 
 
 # In a browser.

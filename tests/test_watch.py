@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -322,6 +323,13 @@ def test_ticks_are_round_and_span_the_values(low: float, high: float) -> None:
     assert steps <= {1, 2, 5, 10}
 
 
+@pytest.mark.parametrize("low", [0.0, 0.3, 97.0, -97.0, 1e300])
+def test_values_that_differ_by_rounding_are_taken_for_one(low: float) -> None:
+    ticks = find_ticks(low, math.nextafter(low, math.inf))
+    assert ticks == find_ticks(low, low)
+    assert ticks[-1] - ticks[0] >= max(1.0, 1e-7 * abs(low))
+
+
 def round_down(value: float) -> int:
     return int(f"{value:e}".partition("e")[2])
 
@@ -336,7 +344,8 @@ def test_names_of_curves_do_not_cover_each_other(heights: list[float]) -> None:
 
 
 def test_a_curve_of_a_point_or_of_very_many_can_be_drawn() -> None:
-    for points in ([(1.0, 50.0)], [(0.0, 0.0)], [(float(x), x % 90) for x in range(100_000)]):
+    near, tiny = [(1.0, 97.0), (2.0, math.nextafter(97.0, 100))], [(1.0, 0.0), (2.0, 5e-324)]
+    for points in ([(1.0, 50.0)], [(0.0, 0.0)], near, tiny, [(float(x), x % 90) for x in range(100_000)]):
         svg = draw_curves("P@k", "round", [Curve("P@1", points), Curve("P@3", points)])
         (line, _) = ElementTree.fromstring(svg).findall("polyline")
         drawn = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]

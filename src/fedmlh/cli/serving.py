@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import re
 from typing import Annotated
 
 import typer
 
 from fedmlh.cli.terminal import Terminated, tell
 from fedmlh.errors import UserError, how_to_install
+
+#: An origin as browsers write it: they compare letters, and name no usual port.
+_ORIGIN = re.compile(r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 
 
 def serve(
@@ -27,6 +31,12 @@ def serve(
     language: Annotated[str, typer.Option(help="language of texts and labels, as Annif's clients are told")] = "und",
 ) -> None:
     """Serve trained models over HTTP: a page, JSON, and the interface of Annif."""
+    for origin in origins or ():
+        if not _ORIGIN.fullmatch(origin):
+            raise UserError(
+                f"--allow-origin {origin!a:.80} is no origin as browsers write it: give scheme and host in small "
+                f"letters, and a port only if it is not the usual one, as https://example.org"
+            )
     # Before numpy is imported: a question is too small to gain from threads, and several workers would fight for cores.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")

@@ -15,7 +15,7 @@ from fedmlh.hashing.rows import Rows
 from fedmlh.lock import is_empty
 from fedmlh.runs.model_folder import Bundle, load_bundle, write_bundle
 from fedmlh.serving.ranking import rank_labels
-from fedmlh.serving.scores import Part, open_parts
+from fedmlh.serving.scores import Part, count_at_once, open_parts
 from fedmlh.serving.why import Reasons, find_reasons, leave_features_out, leave_words_out
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     #: Texts, or rows of features: dense, or any sparse matrix of scipy's.
     Points: TypeAlias = Sequence[str] | np.ndarray | csr_matrix | Rows
 
-#: Scores that are held at once: points times buckets of all tables.
-_SCORES_AT_ONCE = 1 << 24
 _LARGEST_BATCH = 1024
 _WHERE = "name a run folder, or the model folder inside one"
 
@@ -148,8 +146,7 @@ class Model:
         if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
             raise UserError(f"k is {k!a:.60}: it must be a whole number of at least 1")
         most = min(int(k), len(self.bundle.labels))
-        numbers = sum(len(part.buckets) * part.num_buckets for part in self._parts)
-        size = max(1, min(_LARGEST_BATCH, _SCORES_AT_ONCE // numbers))
+        size = min(_LARGEST_BATCH, count_at_once(self._parts))
         for begin in range(0, len(rows), size):
             some = rows.take(begin, min(begin + size, len(rows)))
             seen = [part.scorer.find(some) for part in self._parts]

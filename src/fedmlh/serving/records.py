@@ -43,6 +43,10 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
+class TooManyCells(UserError):
+    """A file has more cells than its reader takes."""
+
+
 @dataclass(frozen=True)
 class Records:
     """The records of an input, read from its beginning whenever they are asked for: memory does not grow with them."""
@@ -77,11 +81,17 @@ class Records:
 
 
 def open_records(
-    origin: Origin, columns: Sequence[str] = (), id_column: str | None = None, marks: Marks | None = None
+    origin: Origin,
+    columns: Sequence[str] = (),
+    id_column: str | None = None,
+    marks: Marks | None = None,
+    *,
+    most_cells: int | None = None,
 ) -> Records:
     """Return the records of a file, or of bytes without a path, with the text that these columns make together.
 
     All are read once before any is returned, so that what cannot be read is refused before anything is answered.
+    A table of them has a cell per record and field that any record has: few bytes may make very many.
     """
     marks = marks or Marks()
     source, guessed = _open(origin, tuple(columns), id_column, marks)
@@ -94,6 +104,8 @@ def open_records(
     for record in records:
         count += 1
         found.update(dict.fromkeys(record.fields))
+        if most_cells is not None and count * len(found) > most_cells:
+            raise TooManyCells(f"{origin}: has more than {most_cells:,} cells, rows times columns")
     if isinstance(source, JsonLines):  # a record may have fields that the first ones lack
         records = replace(records, fields=tuple(found), headers=tuple(found))
     return replace(records, count=count)
@@ -190,10 +202,10 @@ def _find_text(source: Source) -> tuple[str, ...]:
 
 def _tell_apart(columns: Sequence[str]) -> tuple[str, ...]:
     """Return a name for each column that no other one has; a column without a name gets its number."""
-    names: list[str] = []
+    taken, names = set(columns), dict[str, None]()
     for number, column in enumerate(columns, start=1):
         name = column or str(number)
-        while name in names or (name != column and name in columns):
+        while name in names or (name != column and name in taken):
             name = f"{name} ({number})"
-        names.append(name)
+        names[name] = None
     return tuple(names)

@@ -25,9 +25,10 @@ _LIKELIHOODS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax": lambda logits: logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True),
 }
 
-
 #: Features of points and maps that are hashed at once.
 _CELLS_AT_ONCE = 1 << 16
+#: Scores that are held at once: points times buckets of all tables.
+_SCORES_AT_ONCE = 1 << 24
 
 
 class Scorer(Protocol):
@@ -76,6 +77,11 @@ def open_parts(bundle: Bundle) -> list[Part]:
         networks = NetworkScorer(beside.task, beside.seeds, beside.weights.astype(np.float32))
         parts.append(_make_part(networks, beside.task, beside.seeds, bundle.labels.keys, beside.weight))
     return parts
+
+
+def count_at_once(parts: Sequence[Part]) -> int:
+    """Return how many points may be scored at once, so that memory does not grow with their number."""
+    return max(1, _SCORES_AT_ONCE // sum(len(part.buckets) * part.num_buckets for part in parts))
 
 
 def _make_part(scorer: Scorer, task: Task, seeds: Seeds, keys: tuple[str, ...], weight: float) -> Part:

@@ -30,7 +30,7 @@ def make_app(
         routes=list(routes),
         middleware=[
             *outer,
-            Middleware(Guard, names=names),
+            Middleware(Guard, names=names, origins=origins),
             *cross,
             Middleware(Bodies, limits=limits or Limits()),
         ],

@@ -15,6 +15,8 @@ _MOST_POINTS = 400
 _MARKED = 40
 #: The least distance between two names of curves.
 _LINE = 15
+#: Values that differ by less, as a share of the largest one, differ by rounding alone.
+_ROUNDING = 1e-9
 #: Curves differ in their dashes as well.
 KINDS = 4
 
@@ -72,8 +74,9 @@ def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def find_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Return round numbers, at most `most` steps, that begin at or below `low` and end at or above `high`."""
-    if high <= low:
-        high = low + 1
+    largest = max(1.0, abs(low), abs(high))
+    if high - low <= _ROUNDING * largest:
+        high = low + max(1.0, 1000 * _ROUNDING * largest)
     size = 10.0 ** math.floor(math.log10((high - low) / most))
     for step in (size, 2 * size, 5 * size, 10 * size, 20 * size):
         first, last = math.floor(low / step), math.ceil(high / step)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedmlh.web.problem import Problem, answer_problem
+from fedmlh.web.problem import CLOSE, Problem, answer_problem
 
 LOG = logging.getLogger("fedmlh.web")
 #: Nothing is fetched, run, framed or sent by an answer; a page has a policy of its own.
@@ -25,11 +25,12 @@ _RAW = [(name.encode(), value.encode()) for name, value in _ALWAYS.items()]
 
 
 class Guard:
-    """Refuses foreign host names, adds headers, and answers a fault of the product without showing or logging texts."""
+    """Refuses foreign names and pages, adds headers, and answers a fault of the product without showing texts."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] | None) -> None:
-        """Take the names by which clients reach the server; None: any name."""
+    def __init__(self, app: ASGIApp, names: Iterable[str] | None, origins: Iterable[str]) -> None:
+        """Take the names by which clients reach the server (None: any), and the origins whose pages may ask."""
         self.app = app
+        self.origins = frozenset(origin.encode() for origin in origins)
         self.names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,17 +49,30 @@ class Guard:
             await send(message)
 
         try:
-            if self.names is not None and _read_host(scope) not in self.names:
-                problem = Problem(421, "this server has another name: ask it by an address that it was started with")
-                await answer_problem(problem)(scope, receive, send_with_headers)
-            else:
+            problem = self._find_problem(scope)
+            if problem is None:
                 await self.app(scope, receive, send_with_headers)
+            else:
+                await answer_problem(problem)(scope, receive, send_with_headers)
         except Exception as error:
             # Neither the message nor the values: they may hold what a user asked.
             LOG.error("fault: %s", show_place(error))
             if not begun:
                 problem = Problem(500, "a fault of the server: it is in its log, without your text")
                 await answer_problem(problem)(scope, receive, send_with_headers)
+
+    def _find_problem(self, scope: Scope) -> Problem | None:
+        said = dict(scope["headers"])
+        if b"content-length" in said and b"transfer-encoding" in said:
+            # A proxy in front may take the other one, and what is the body to it is a request to us (RFC 9112, 6.1).
+            return Problem(400, "the request has both Content-Length and Transfer-Encoding: send one of them", CLOSE)
+        if self.names is not None and _read_host(scope) not in self.names:
+            return Problem(421, "this server has another name: ask it by an address that it was started with")
+        # Browsers say whose page sends a form, which they let any page do.
+        is_foreign = said.get(b"sec-fetch-site") == b"cross-site" and said.get(b"origin") not in self.origins
+        if scope["method"] == "POST" and is_foreign:
+            return Problem(403, "a page of another site asks: start the server with --allow-origin if it may")
+        return None
 
 
 def _read_host(scope: Scope) -> str:

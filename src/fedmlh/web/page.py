@@ -1,5 +1,6 @@
 """The page at `/`: a form that works without scripts, and with them without loading the page again."""
 
+import asyncio
 import base64
 import hashlib
 import html
@@ -14,18 +15,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fedmlh.data.readers.files import Incoming
+from fedmlh.data.readers.files import PACKED, Incoming
 from fedmlh.display import count, escape_html
 from fedmlh.errors import UserError
 from fedmlh.serving.answers import write_table
-from fedmlh.serving.records import Record, open_records
+from fedmlh.serving.records import Record, Records, TooManyCells, open_records
 from fedmlh.web.ask import read_form, take_share, take_whole
-from fedmlh.web.problem import Problem
+from fedmlh.web.problem import LATER, Problem
 from fedmlh.web.project import BATCH, MOST_EXPLAINED, MOST_LABELS, Answer, Project, Question
 
 #: Rows of an uploaded file, and how many of them the page shows.
 MOST_ROWS, _SHOWN = 2000, 20
+#: Its rows times its columns, and the files that are worked on at a time: others wait, and forms do not wait for them.
+MOST_CELLS, MOST_FILES = 1_000_000, 2
 _LONGEST_TEXT, _MOST_WORDS = 2000, 12
+#: Characters of a text that a refusal shows again; as escapes they take up to six times the bytes.
+_LONGEST_ECHO = 200_000
 #: An option of the command line, in a sentence.
 _OPTION = re.compile(r" \(--[^)]*\)")
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
@@ -33,6 +38,7 @@ _FIELD = re.compile(r"\{\{(\w+)\}\}")
 
 def make_routes(projects: Mapping[str, Project]) -> list[Route]:
     """Return the routes of the page."""
+    turns = asyncio.Semaphore(MOST_FILES)
 
     async def show(_: Request) -> Response:
         return _answer(projects, {}, "")
@@ -59,7 +65,11 @@ def make_routes(projects: Mapping[str, Project]) -> list[Route]:
             project = _find(projects, said)
             top = take_whole(said.get("top", "10"), "the number of labels", 1, MOST_LABELS)
             threshold = take_share(said.get("threshold", "0"), "the least probability")
-            shown = await _label(project, said, await request.body(), top, threshold)
+            content = await request.body()
+            async with turns:
+                if await request.is_disconnected():
+                    raise Problem(400, "the client has gone")
+                shown = await _label(project, said, content, top, threshold)
         except (Problem, UserError) as problem:
             return _complain(projects, said, problem)
         return _answer(projects, said, shown)
@@ -82,19 +92,37 @@ async def _label(project: Project, said: Mapping[str, str], content: bytes, top:
     """Return what the page shows of a file whose rows have been labelled."""
     column = said.get("column", "").strip()
     name = said.get("name", "").rpartition("/")[2].rpartition("\\")[2] or "texts.csv"
-    if name.lower().endswith(".gz"):
+    if name.lower().endswith(".gz") or content.startswith(PACKED):
         raise Problem(400, f"{name} is packed: unpack it first")
-    records = await run_in_threadpool(open_records, Incoming.of(name, content), (column,) if column else ())
+    try:
+        records = await run_in_threadpool(_open, name, content, column)
+    except TooManyCells as problem:
+        raise Problem(413, f"{problem}: use fedmlh predict") from None
     if len(records) > MOST_ROWS:
         raise Problem(413, f"{name} has {len(records):,} rows, and may have {MOST_ROWS:,}: use fedmlh predict")
     rows = await run_in_threadpool(list, records)
-    answers: list[tuple[Record, list[Any]]] = []
-    for begin in range(0, len(rows), BATCH):
-        some = rows[begin : begin + BATCH]
-        found = await project.ask(Question([row.text for row in some], top, threshold))
-        answers += zip(some, found.labels, strict=True)
-    table = await run_in_threadpool(lambda: "".join(write_table(project.model, records, answers)))
+    model, labels = await _ask_all(project, [row.text for row in rows], top, threshold)
+    answers = list(zip(rows, labels, strict=True))
+    table = await run_in_threadpool(lambda: "".join(write_table(model, records, answers)))
     return _show_file(name, answers, table)
+
+
+def _open(name: str, content: bytes, column: str) -> Records:
+    return open_records(Incoming.of(name, content), (column,) if column else (), most_cells=MOST_CELLS)
+
+
+async def _ask_all(project: Project, texts: Sequence[str], top: int, threshold: float) -> Answer:
+    """Return the labels of all texts by one model: if it is replaced meanwhile, all are asked again, once."""
+    for _ in range(2):
+        found = Answer(project.model, [])
+        for begin in range(0, len(texts), BATCH):
+            some = await project.ask(Question(texts[begin : begin + BATCH], top, threshold))
+            if begin and some.model is not found.model:
+                break
+            found = Answer(some.model, found.labels + some.labels)
+        else:
+            return found
+    raise Problem(503, "the model is being replaced: try again", LATER)
 
 
 def _answer(projects: Mapping[str, Project], said: Mapping[str, str], results: str, status: int = 200) -> Response:
@@ -129,8 +157,13 @@ def _answer(projects: Mapping[str, Project], said: Mapping[str, str], results: s
 def _complain(projects: Mapping[str, Project], said: Mapping[str, str], problem: Problem | UserError) -> Response:
     """Return the page with one sentence about what is wrong; options of the command line mean nothing here."""
     sentence = _OPTION.sub("", str(problem))
+    if len(said.get("text", "")) > _LONGEST_ECHO:
+        said = {**said, "text": ""}
+        sentence += " (the text is too long to be shown again)"
     shown = f'<h2 id="results-title">That did not work</h2>\n<p class="alert" role="alert">{escape_html(sentence)}</p>'
-    return _answer(projects, said, shown, problem.status if isinstance(problem, Problem) else 400)
+    answer = _answer(projects, said, shown, problem.status if isinstance(problem, Problem) else 400)
+    answer.headers.update((isinstance(problem, Problem) and problem.headers) or {})
+    return answer
 
 
 @cache

@@ -17,14 +17,17 @@ import numpy as np
 from fedmlh.errors import UserError
 from fedmlh.hashing.rows import Rows
 from fedmlh.serving.predictor import Model, Ranked
-from fedmlh.serving.why import count_words
+from fedmlh.serving.why import measure_words
 from fedmlh.web.problem import LATER, Problem
 
 LOG = logging.getLogger("fedmlh.web")
 #: Points that are answered together; also the most of a request.
 BATCH = 32
-#: The most labels per point; with reasons, and the most words or features of all points whose reasons are asked for.
-MOST_LABELS, MOST_EXPLAINED, MOST_WORDS = 1000, 20, 500
+#: The most labels per point, and with reasons.
+MOST_LABELS, MOST_EXPLAINED = 1000, 20
+#: Of all points whose reasons are asked for: different words or features, each of which costs a text without it; words,
+#: and their characters.
+MOST_WORDS, MOST_LENGTH, MOST_CHARACTERS = 500, 2000, 40_000
 #: Requests that may wait.
 _WAITING = 256
 #: Seconds between two looks at the folder.
@@ -202,7 +205,12 @@ def _name(model: Model, question: Question, ranked: Ranked) -> list[Any]:
 def _explain(model: Model, question: Question) -> list[list[Any]]:
     rows: Any = question.points
     if question.of_text:
-        words = sum(map(count_words, question.points))
+        length, words, characters = measure_words(question.points)
+        if length > MOST_LENGTH or characters > MOST_CHARACTERS:
+            raise UserError(
+                f"the texts have {length:,} words of {characters:,} characters: reasons are given for at most "
+                f"{MOST_LENGTH:,} words of {MOST_CHARACTERS:,} characters together"
+            )
     else:
         rows = make_rows(question.points, model.bundle.task.num_features)
         words = len(rows.columns)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmlh.data.readers.files import MAX_LINE, Origin, open_bytes, readable
+from fedmlh.data.readers.files import MAX_LINE, PACKED, Origin, open_bytes, readable
 from fedmlh.errors import BadLine, UserError
 
 #: Stands in a line for bytes that are not in its encoding; no encoding has it.
@@ -25,7 +25,6 @@ _NOT_TEXT = {
     b"<html": _WEB_PAGE,
     b"<?xml": "is an XML file, and should be CSV, TSV or JSON lines",
 }
-_PACKED = b"\x1f\x8b"
 _LONGEST_MAGIC = max(map(len, _NOT_TEXT))
 _SAYS_DELIMITER = re.compile(r'"?sep=([^\r\n])"?\r?\n?', re.IGNORECASE)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -98,7 +97,7 @@ def read_text(path: Origin, encoding: str | None = None) -> Iterator[str]:
         head = file.peek()
         for magic, problem in _NOT_TEXT.items():
             if head.removeprefix(codecs.BOM_UTF8)[:_LONGEST_MAGIC].lower().startswith(magic):
-                packed = magic == _PACKED and str(path).endswith(".gz")
+                packed = magic == PACKED and str(path).endswith(".gz")
                 raise UserError(f"{path}: {'is packed twice: unpack it once' if packed else problem}")
         codec = encoding or ("utf-16" if head[:2] in _UTF_16 else "utf-8")
         lineno, end = 0, "\r" if b"\r" in head and b"\n" not in head else "\n"

@@ -19,6 +19,8 @@ JSON_ENDS = (".jsonl", ".ndjson", ".json")
 _ANNIF = ("text", "subject_uris")
 #: Columns that a sentence names.
 _MOST_LISTED = 20
+#: Columns among which the one is looked for that was perhaps meant.
+_MOST_COMPARED = 1000
 
 
 class Row(NamedTuple):
@@ -218,7 +220,7 @@ class AnnifCorpus:
 def suggest(name: str, columns: Sequence[str]) -> str:
     """Say which columns there are, and which one was perhaps meant."""
     listed = list_columns(columns)
-    near = difflib.get_close_matches(fold(name[:80]), [fold(column) for column in columns], n=1)
+    near = difflib.get_close_matches(fold(name[:80]), [fold(column) for column in columns[:_MOST_COMPARED]], n=1)
     return f"did you mean '{near[0]}'? There are {listed}" if near else f"there are {listed}"
 
 

@@ -26,7 +26,8 @@ MAX_LINE = 8 << 20
 GUNZIP = "unpack it with gunzip and pass what comes out"
 #: The list of ten thousand files in a zip; only this list is read at once.
 _MAX_LIST = 1 << 20
-_PACKED = b"\x1f\x8b"
+#: How packed files begin.
+PACKED = b"\x1f\x8b"
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -109,7 +110,7 @@ def open_bytes(path: Origin) -> io.BufferedReader:
         file, is_packed = path.open("rb"), path.suffix == ".gz"
     else:
         file = io.BufferedReader(path.open())
-        is_packed = path.name.endswith(".gz") or file.peek(2)[:2] == _PACKED
+        is_packed = path.name.endswith(".gz") or file.peek(2)[:2] == PACKED
     return io.BufferedReader(_Unpacked(path, file), 1 << 16) if is_packed else file
 
 
