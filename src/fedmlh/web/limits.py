@@ -93,7 +93,7 @@ class Bodies:
         async def read_whole() -> Message:
             if messages:
                 return messages.pop()
-            await left
+            await asyncio.shield(left)
             return {"type": "http.disconnect"}
 
         answering = asyncio.ensure_future(self.app(scope, read_whole, send))

@@ -67,8 +67,6 @@ def make_routes(projects: Mapping[str, Project]) -> list[Route]:
             threshold = take_share(said.get("threshold", "0"), "the least probability")
             content = await request.body()
             async with turns:
-                if await request.is_disconnected():
-                    raise Problem(400, "the client has gone")
                 shown = await _label(project, said, content, top, threshold)
         except (Problem, UserError) as problem:
             return _complain(projects, said, problem)
