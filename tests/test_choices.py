@@ -12,8 +12,10 @@ from fedmlh.data.dataset import Dataset, Split
 from fedmlh.data.division import divide
 from fedmlh.data.synthetic import synthesize
 from fedmlh.engines.run import run
+from fedmlh.errors import UserError
 from fedmlh.oneround import budget
 from fedmlh.planning.choices import settle
+from fedmlh.runs import folder
 from fedmlh.sizing import list_open
 
 RECOMMENDED = Config.load("recommended")
@@ -60,6 +62,26 @@ def test_nothing_is_left_open() -> None:
         assert not list_open(settled)
         assert settle(settled, DATA) == (settled, [])
         assert len(reasons) >= 3
+
+
+@pytest.mark.parametrize("training", ["auto", "one-round"])
+def test_slots_are_no_more_than_a_server_solves_for_in_minutes(
+    monkeypatch: pytest.MonkeyPatch, training: str, tmp_path: Path
+) -> None:
+    config = RECOMMENDED.replace(training=training, correct=0)
+    occurring = int(np.count_nonzero(np.bincount(DATA.train.X.indices, minlength=DATA.num_features)))
+    for most, chosen in ((occurring, 0), (occurring - 1, occurring - 1)):
+        monkeypatch.setattr(budget, "MOST_SLOTS", most)
+        monkeypatch.setattr(folder, "MOST_SLOTS", most)
+        settled, reasons = settle(config, DATA)
+        assert settled.feature_slots == chosen
+        assert any("(feature_slots)" in line for line in reasons) == bool(chosen)
+        assert settle(config.replace(training="rounds"), DATA)[0].feature_slots == 0
+        # What the data decided is no other setting when the run is resumed.
+        run(config, DATA, tmp_path / str(chosen), progress=False)
+        run(config, DATA, tmp_path / str(chosen), progress=False, resume=True)
+    with pytest.raises(UserError, match="feature_slots"):
+        run(config.replace(feature_slots=5), DATA, tmp_path / str(chosen), progress=False, resume=True)
 
 
 @pytest.mark.parametrize(

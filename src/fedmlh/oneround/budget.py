@@ -8,6 +8,8 @@ from fedmlh.oneround.points import OWN_SHARE
 MOST_WEIGHTS = 2**28
 #: Pairs of slots that occur together: some 36 MiB of summed statistics.
 MOST_PAIRS = 28_000_000
+#: Slots that a default takes: the time to solve for more grows with their cube, from minutes to hours.
+MOST_SLOTS = 2**15
 #: Slots are not counted one by one.
 _STEP = 64
 #: Groups of slots of about the same frequency by which pairs are estimated.
@@ -34,6 +36,12 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
         fits = estimate_pairs(falling, num_points, _STEP * middle) <= MOST_PAIRS
         low, high = (middle, high) if fits else (low, middle - 1)
     return min(occurring, _STEP * low)
+
+
+def limit_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> int:
+    """Return `feature_slots` for features of these document frequencies: 0 as long as few enough have room."""
+    slots = choose_slots(frequencies, num_points, num_outputs) or np.count_nonzero(frequencies)
+    return MOST_SLOTS if slots > MOST_SLOTS else 0
 
 
 def estimate_pairs(falling: np.ndarray, num_points: int, slots: int) -> float:

@@ -13,7 +13,7 @@ from fedmlh.config import Config
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import StatisticsHeader, pack
 from fedmlh.federated.task import Task
-from fedmlh.oneround.budget import choose_slots, fill_slots, group
+from fedmlh.oneround.budget import choose_slots, fill_slots, group, limit_slots
 from fedmlh.oneround.desk import Desk
 from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS
 from fedmlh.oneround.linear import index_type
@@ -131,7 +131,8 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         raise UserError(f"num_clients is {clients:,}, but there are only {trained:,} points to train on: use fewer")
     outputs = task.num_tables * task.num_outputs
     occurring = int(np.count_nonzero(occurrences.features))
-    limit = config.feature_slots or choose_slots(occurrences.features, points, outputs)
+    limit = config.feature_slots or limit_slots(occurrences.features, points, outputs)
+    limit = limit or choose_slots(occurrences.features, points, outputs)
     slots = min(limit or occurring, occurring)
     share = trained / points / clients
     every, pairs = estimate_sums(occurrences, slots, 1.0, config.point_bits)

@@ -6,7 +6,7 @@ from fedmlh.config import Config
 from fedmlh.data.dataset import Dataset
 from fedmlh.data.division import count_sites
 from fedmlh.display import count
-from fedmlh.oneround.budget import choose_slots
+from fedmlh.oneround.budget import choose_slots, limit_slots
 from fedmlh.oneround.points import OWN_SHARE
 from fedmlh.sizing import MOST_OUTPUTS, Shape, choose_sizes
 
@@ -21,9 +21,9 @@ def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
     config, reasons = settle_clients(config, dataset)
     frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
     config, why = settle_method(config, frequencies, len(dataset.train), dataset.num_labels)
-    reasons += why
-    config, why = choose_sizes(config, Shape.of(dataset.train))
-    return config, [*reasons, *why]
+    config, more = settle_slots(config, frequencies, len(dataset.train), dataset.num_labels)
+    config, sizes = choose_sizes(config, Shape.of(dataset.train))
+    return config, [*reasons, *why, *more, *sizes]
 
 
 def settle_clients(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
@@ -61,6 +61,19 @@ def settle_method(
     return config.replace(training="one-round", correct=corrected), [
         "one round: a linear model in closed form from sums, the same for any partition"
         + ("; then networks beside it, kept if they help on validation" if corrected else "")
+    ]
+
+
+def settle_slots(config: Config, frequencies: np.ndarray, num_points: int, num_labels: int) -> tuple[Config, list[str]]:
+    """Return the config with slots for features that a server can solve for in minutes."""
+    if config.training != "one-round" or config.feature_slots:
+        return config, []
+    slots = limit_slots(frequencies, num_points, min(num_labels, MOST_OUTPUTS))
+    if not slots:
+        return config, []
+    return config.replace(feature_slots=slots), [
+        f"{slots:,} slots for {np.count_nonzero(frequencies):,} features: with more of them, solving would take hours "
+        f"(feature_slots)"
     ]
 
 

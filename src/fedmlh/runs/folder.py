@@ -13,6 +13,7 @@ from fedmlh.errors import ELSEWHERE, RESUME, RESUME_OR_ELSEWHERE, UserError
 from fedmlh.evaluation.point_hits import PointHits
 from fedmlh.federated.participation import Attempt, check_log
 from fedmlh.lock import LOCK, hold
+from fedmlh.oneround.budget import MOST_SLOTS
 from fedmlh.runs.chronicle import EVENTS
 from fedmlh.runs.labels_and_examples import check_description
 from fedmlh.runs.summary import checked_record, checked_summary
@@ -82,6 +83,8 @@ class RunFolder:
         open_yet = list_open(config)  # they are checked after they have been chosen
         if before.training == "one-round":  # they do not change it, and networks beside it check their own
             open_yet |= {name for name in OPEN if SETTINGS[name].section.training == "rounds"}
+            if (before.feature_slots, config.feature_slots) == (MOST_SLOTS, 0):  # as the data decided
+                open_yet |= {"feature_slots"}
         for name in SETTINGS:
             old, new = getattr(before, name), getattr(config, name)
             if old != new and name not in FREE_ON_RESUME and name not in open_yet:

@@ -90,7 +90,7 @@ def _score_buckets(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return what each part gives the first row, and what it gives all rows in the buckets of some labels.
 
-    Some rows at a time: a model may have so many buckets that the scores of all rows would fill the memory.
+    Some rows at a time: a model may have millions of buckets, and the scores of all rows would fill the memory.
     """
     size = count_at_once(parts)
     point: list[np.ndarray] = []  # [R, B] of each part

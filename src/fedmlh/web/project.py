@@ -25,7 +25,7 @@ LOG = logging.getLogger("fedmlh.web")
 BATCH = 32
 #: The most labels per point, and with reasons.
 MOST_LABELS, MOST_EXPLAINED = 1000, 20
-#: Of all points whose reasons are asked for: different words or features, each of which costs a text without it; words,
+#: Of all points whose reasons are asked for: different words or features (each costs a text without it), words,
 #: and their characters.
 MOST_WORDS, MOST_LENGTH, MOST_CHARACTERS = 500, 2000, 40_000
 #: Requests that may wait.

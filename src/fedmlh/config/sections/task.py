@@ -191,7 +191,7 @@ class Sums:
     feature_slots: int = option(
         0,
         "Largest number of slots for features (rare features share slots); with more slots the model is larger and "
-        "better, and 0 means as many as the limits on pairs and weights allow.",
+        "better, and 0 means as many as the limits on pairs and weights allow, up to 32,768.",
         at_least=0,
         at_most=2**17,
     )
