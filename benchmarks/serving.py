@@ -4,9 +4,9 @@
 
 TITLES is a folder of raw text, whose test titles are asked (EurLex titles); MODEL is a run that was trained on it:
 `fedmlh run recommended --data TITLES --set feature_slots=12000 --out MODEL`. The server is `fedmlh serve` in a process
-of its own, the client a plain loop over one connection. "312,330 labels" is a model with drawn weights and the sizes that `recommended` takes
-for as many labels (`fedmlh plan --labels 312330`: 16 tables, 48 MiB). napkinXC's label tree is asked in this process,
-without a socket, about the same titles as features that are made already.
+of its own, the client a plain loop over one connection. "312,330 labels" is a model with drawn weights and the sizes
+that `recommended` takes for as many labels (`fedmlh plan --labels 312330`: 16 tables, 48 MiB). napkinXC's label tree is
+asked in this process, without a socket, about the same titles as features that are made already.
 """
 
 import argparse
