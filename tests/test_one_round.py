@@ -28,7 +28,7 @@ from fedmlh.federated.task import Task
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
 from fedmlh.model.ranking import Decoder
-from fedmlh.oneround import solve
+from fedmlh.oneround import linear, solve
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.choose import RIDGES, Choice, Chooser, Problem
 from fedmlh.oneround.exchange import Respondent, spread
@@ -518,7 +518,9 @@ def test_the_weights_that_matter_most_are_kept_in_eight_bits(most):
     assert np.allclose(model.score(X).numpy(), X @ dense, atol=1e-5)
 
 
-def test_arrays_that_do_not_fit_each_other_are_no_model():
+@pytest.mark.parametrize("cells", [1, 2, 5, 1 << 20])
+def test_arrays_that_do_not_fit_each_other_are_no_model(cells, monkeypatch):
+    monkeypatch.setattr(linear, "_CELLS", cells)
     model = compress(lambda block: np.ones((3, len(block)), np.float32), iter([np.arange(4)]), np.ones(3), (4, 100))
     assert model.sound
     arrays = {name: getattr(model, name) for name in ("starts", "columns", "levels", "scales")}
