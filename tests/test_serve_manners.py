@@ -1,6 +1,7 @@
 """What a server does with clients that ask too much, too slowly or wrongly, and with models that are replaced."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -628,6 +629,13 @@ def list_workers(process: "subprocess.Popen[bytes]") -> list[int]:
     return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+def is_there(process: int) -> bool:
+    """Say whether a process lives."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 @pytest.mark.slow
 def test_workers_share_a_socket_and_their_counts_and_are_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -673,7 +681,7 @@ def test_workers_end_with_a_server_that_is_stopped_while_they_start(folder: Path
         workers = list_workers(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        wait_for(lambda: not any(map(is_there, workers)))
         assert "Traceback" not in log.read_text()
     finally:
         process.kill()
@@ -694,9 +702,4 @@ def test_workers_end_with_a_server_that_is_killed(folder: Path, tmp_path: Path) 
     finally:
         process.kill()
         process.wait()
-
-    def is_there(worker: int) -> bool:
-        state = Path(f"/proc/{worker}/stat")
-        return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
-
     wait_for(lambda: not any(map(is_there, workers)))

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import multiprocessing
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -40,6 +41,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds beyond those of a graceful stop after which a worker is killed.
 _PATIENCE = 5.0
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _DESCRIPTION = Path(__file__).with_name("openapi.json")
 
 
@@ -151,8 +153,13 @@ def _supervise(service: Service, bound: socket, counts: Path) -> NoReturn:
     workers: list[SpawnProcess] = []
 
     def start() -> None:
-        workers.append(spawn.Process(target=_work, args=(service, bound, counts), daemon=True))
-        workers[-1].start()
+        # A signal waits until the process is there: one that has begun halfway would be nobody's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        try:
+            workers.append(spawn.Process(target=_work, args=(service, bound, counts), daemon=True))
+            workers[-1].start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
     pause = _PAUSE
     try:
@@ -181,6 +188,7 @@ def _supervise(service: Service, bound: socket, counts: Path) -> NoReturn:
 def _work(service: Service, bound: socket, counts: Path) -> None:
     """Serve as one of several processes, for as long as the first one lives."""
     with contextlib.suppress(KeyboardInterrupt):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         keep_quiet()
         share_arenas()
         try:
