@@ -1,5 +1,6 @@
 """What every test needs: a cache of its own, no parts of another test, and, where it asks for it, one thread."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 
 from fedmlh import parts
 from fedmlh.model import threads
+
+# A shell starts jobs in the background with SIGINT ignored, and so would be all commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("data_files", "faulty_inputs", "rehearsal")
 

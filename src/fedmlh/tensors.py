@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+import mmap
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -15,6 +16,8 @@ _TYPES: Mapping[str, type] = {
     "U32": np.uint32,
 }
 _HEAD = 8
+#: Bytes of a mapped file that are in memory at a time while all of it is looked at.
+_PART = 1 << 20
 
 
 def view_arrays(content: bytes | memoryview) -> dict[str, np.ndarray]:
@@ -35,3 +38,20 @@ def _view(
     if not (0 <= begin <= end <= len(data) and end - begin == size and all(side >= 0 for side in shape)):
         raise ValueError(f"array {name!a} does not lie inside its file")
     return np.frombuffer(data[begin:end], _TYPES[dtype]).reshape(shape)
+
+
+def look_through(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield an array part by part; of one that is mapped from a file, memory holds one part at a time."""
+    size = max(1, _PART // array.itemsize)
+    for begin in range(0, len(array), size):
+        yield array[begin : begin + size]
+        _forget(array)
+
+
+def _forget(array: np.ndarray) -> None:
+    """Let go of the pages of a mapped file: whoever needs them again gets them from the file."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview) and isinstance(owner.obj, mmap.mmap):
+        owner.obj.madvise(mmap.MADV_DONTNEED)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmlh.tensors import look_through
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
     from torch import Tensor
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 _LEVELS = 127
 #: Columns by which the size of a weight that is worth keeping is judged before all columns are known.
 _SAMPLE = 256
-#: Weights that are checked at a time.
-_CELLS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,20 @@ class Linear:
             and self.starts[0] == 0
             and bool((np.diff(self.starts) >= 0).all())
             and self._rises
-            and int(self.columns.max(initial=0)) < self.num_outputs
             and bool(np.isfinite(self.scales).all())
             and bool((self.scales >= 0).all())
         )
 
     @property
     def _rises(self) -> bool:
-        """Whether columns rise within each row; looked at in parts, since a model is mapped from a file."""
-        before, after = self.columns[:-1], self.columns[1:]
-        for begin in range(0, len(after), _CELLS):
-            some = slice(begin, begin + _CELLS)
-            falls = begin + 1 + np.flatnonzero(after[some] <= before[some])
-            if not np.isin(falls, self.starts).all():
+        """Whether columns are those of outputs, and rise within each row."""
+        before, at = -1, 0
+        for part in look_through(self.columns):
+            columns = np.append(before, part.astype(np.int64))
+            falls = at + np.flatnonzero(np.diff(columns) <= 0)
+            if columns.max() >= self.num_outputs or not np.isin(falls, self.starts).all():
                 return False
+            before, at = columns[-1], at + len(part)
         return True
 
 

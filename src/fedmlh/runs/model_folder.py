@@ -21,7 +21,7 @@ from fedmlh.federated.task import Seeds, Task
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.terms import Terms
 from fedmlh.storage import Sealed, write_sealed
-from fedmlh.tensors import view_arrays
+from fedmlh.tensors import look_through, view_arrays
 from fedmlh.untrusted import MOST_BINARY, MOST_JSON, MOST_TOML, parse_json, read_bytes
 
 #: The arrays of a linear model.
@@ -168,7 +168,8 @@ def _read_seeds(about: Any, task: Task) -> Seeds:
 
 def _load_weights(sealed: Sealed, name: str, task: Task, kind: type[np.floating[Any]]) -> np.ndarray:
     weights = view_arrays(sealed.map(name, 4 * task.stack.num_parameters + _MOST_HEADER))["weights"]
-    if weights.shape != (task.stack.num_parameters,) or weights.dtype != kind or not np.isfinite(weights).all():
+    fits = weights.shape == (task.stack.num_parameters,) and weights.dtype == kind
+    if not fits or not all(np.isfinite(part).all() for part in look_through(weights)):
         raise ValueError(f"{name} does not fit the model's sizes")
     return weights
 
