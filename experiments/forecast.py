@@ -10,7 +10,7 @@ from typing import Any
 
 from script import table
 
-from fedmlh.data.readers.formats import load_training
+from fedmlh.data.readers.formats import load
 from fedmlh.oneround.forecast import Occurrences
 from fedmlh.planning.plan import plan_one_round
 
@@ -19,9 +19,10 @@ VARIANTS = {"K 10, iid": 10, "K 100, iid": 100}
 
 def compare(folder: Path, runs: list[dict[str, Any]]) -> list[list[str]]:
     """Return a row per number of clients: slots and bytes, from the data and from totals."""
-    train = load_training(folder)
+    dataset = load(folder, training_only=True)
+    train = dataset.train
     (points, num_features), num_labels = train.X.shape, train.Y.shape[1]
-    known = Occurrences.of(train.X, train.Y)
+    known = Occurrences.of(dataset)
     assumed = Occurrences.assume(points, num_features, train.X.nnz / points, num_labels, train.Y.nnz)
     rows = []
     for run in runs:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, triu, vstack
 from sklearn.linear_model import Ridge
 
 from command_line import call
-from fedmlh import Config, Model, run
+from fedmlh import Config, Model, run, tensors
 from fedmlh.data.division import divide
 from fedmlh.data.readers.formats import load
 from fedmlh.data.source import open_dataset
@@ -24,13 +24,13 @@ from fedmlh.engines.local import live_in_process
 from fedmlh.engines.replay import read_log, replay
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import Rejected
-from fedmlh.federated.task import Task
+from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.families import murmur3
 from fedmlh.hashing.features import SIGN_SEED
 from fedmlh.model.ranking import Decoder
-from fedmlh.oneround import linear, solve
-from fedmlh.oneround.budget import choose_slots
-from fedmlh.oneround.choose import RIDGES, Choice, Chooser, Problem
+from fedmlh.oneround import budget, choose, solve
+from fedmlh.oneround.budget import agree_on_terms, choose_slots
+from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem
 from fedmlh.oneround.exchange import Respondent, spread
 from fedmlh.oneround.linear import Linear, compress
 from fedmlh.oneround.points import NOWHERE, Slots, add_one, most_square, round_points
@@ -42,6 +42,8 @@ from fedmlh.runs.folder import RunFolder
 from fedmlh.runs.journal import Journal
 
 CPU = torch.device("cpu")
+#: What draws the slots of shared features.
+SEEDS = Seeds(1, (), (7,))
 
 
 def draw_points(seed, num_points, num_features):
@@ -199,6 +201,28 @@ def test_the_number_of_slots_is_none_where_all_features_have_room():
     slots = choose_slots(np.full(16_000, 100), 100, 10)
     assert 7_400 < slots < 7_500
     assert choose_slots(np.ones(16_000, np.int64), 10**6, 2**16) <= 2**28 // 2**16
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 31), st.booleans())
+def test_words_of_a_single_point_have_no_slot_where_words_outnumber_the_slots(frequencies, most, raw):
+    counts = Counts(9, np.array(frequencies))
+    terms = agree_on_terms(counts, 10, most, weigh=raw)
+    slots = terms.slots(SEEDS)
+    occurring, repeated = (sum(often >= least for often in frequencies) for least in (1, 2))
+    crowded = 0 < most < occurring
+    places = {number: place for number, place in enumerate(slots.places.tolist()) if place != NOWHERE}
+    single = {number for number, often in enumerate(frequencies) if often == 1}
+    assert single.isdisjoint(places) if crowded and raw else single <= set(places)
+    assert set(places) | single >= {number for number, often in enumerate(frequencies) if often}
+    assert slots.count == min(most or occurring, repeated if crowded and raw else occurring)
+
+
+def test_slots_are_chosen_again_once_single_words_are_gone(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_PAIRS", 3000)
+    counts = Counts(1000, np.append(np.full(60, 200), np.ones(3000, np.int64)))
+    few, many = (agree_on_terms(counts, 10, 0, weigh=raw).slots(SEEDS).count for raw in (False, True))
+    assert few < 1000
+    assert many == 60
 
 
 # Sums.
@@ -446,6 +470,25 @@ def test_sums_that_no_points_have_are_found_by_each_way(take, way, exact):
         Solver(System.of(sums, 5, 1.0), 25, CPU, exact=exact)(right)
 
 
+def test_a_system_is_corrected_for_the_columns_that_need_it(take, monkeypatch):
+    take("single")
+    monkeypatch.setattr(solve, "RESIDUAL", 1e-9)
+    sums = draw_sums(1, 60, 120)
+    system, right = System.of(sums, 5, 1.0), torch.from_numpy(Problem.of(sums, 5, None).cross.toarray())
+    corrected, solver = [], Solver(system, 25, CPU)
+    first = solver._inner
+
+    def inner(columns):
+        corrected.append(columns.shape[1])
+        # The first ten columns come with an error that one correction does not remove.
+        return first(columns) * torch.where(torch.arange(columns.shape[1]) < 10, 1.01, 1.0).double()
+
+    solver._inner = inner
+    assert (system.residual(right, solver(right)).norm(dim=0) <= 1e-9 * right.norm(dim=0)).all()
+    assert corrected[:2] == [25, 25]  # single precision is too coarse for all
+    assert set(corrected[2:]) == {10}
+
+
 def test_buckets_hold_the_sum_of_their_labels():
     sums = draw_sums(1)
     task = Task(ONCE.replace(**HASHED), 60, 25)
@@ -491,13 +534,42 @@ def test_the_climb_finds_the_top_of_any_hill(monkeypatch, peak):
 
     def try_ridge(self, ridge, powers):
         tried.append(ridge)
-        return Choice(ridge, 0.0, -abs(math.log(ridge / RIDGES[peak])), np.zeros((1, 1)))
+        return Choice(ridge, 0.0, -abs(math.log(ridge / RIDGES[peak])), np.zeros((1, 1)), torch.zeros(0))
 
     monkeypatch.setattr(Chooser, "try_ridge", try_ridge)
-    chooser = Chooser(None, None, None, None, 1, None, CPU)
+    problem = Problem(Sums.empty(3, 2), 5, csr_matrix((4, 2)), np.ones(2))
+    chooser = Chooser(problem, None, None, None, 1, None, CPU)
     assert chooser.choose().ridge == RIDGES[peak]
     assert len(tried) == len(set(tried))
     assert chooser.choose((7.0,), (0.0,)).ridge == 7.0
+
+
+def test_of_many_slots_the_most_frequent_choose_the_ridge(monkeypatch):
+    X, Y = draw_points(1, 140, 60), draw_labels(2, 140, 20)
+    slots = Slots.fit(Counts.of(X).frequencies, 140, 0, 7, weigh=False)
+    points, held_out = round_points(slots.apply(X[:100]), 8), add_one(slots.apply(X[100:]), 1.0)
+    tried = []
+
+    def judge(labels):
+        hits = float(np.take_along_axis(Y[100:].toarray(), labels, axis=1).mean())
+        tried.append(hits)
+        return hits
+
+    def make(kept):
+        problem = Problem.of(Sums.of(csr_matrix(points[:, : kept + 1]), Y[:100]), 8, None)
+        X = csr_matrix(held_out[:, : kept + 1])
+        return Chooser(problem, X, None, Decoder(torch.arange(20)[None], 20), 3, judge, CPU)
+
+    few = make(20).choose()
+    steps = len(tried)
+    monkeypatch.setattr(choose, "_MOST_CLIMBED", 20)
+    found = make(slots.count).choose()
+    assert found.ridge == few.ridge
+    assert len(tried) == 2 * steps + len(POWERS)  # with all slots, the powers are tried for this λ alone
+    expected = make(slots.count).try_ridge(few.ridge, POWERS)
+    assert (found.power, found.score) == (expected.power, expected.score)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(make(slots.count).choose((few.ridge,)).scores, expected.scores)
 
 
 @pytest.mark.parametrize("most", [10**6, 700, 1])
@@ -520,7 +592,7 @@ def test_the_weights_that_matter_most_are_kept_in_eight_bits(most):
 
 @pytest.mark.parametrize("cells", [1, 2, 5, 1 << 20])
 def test_arrays_that_do_not_fit_each_other_are_no_model(cells, monkeypatch):
-    monkeypatch.setattr(linear, "_CELLS", cells)
+    monkeypatch.setattr(tensors, "_PART", 2 * cells)
     model = compress(lambda block: np.ones((3, len(block)), np.float32), iter([np.arange(4)]), np.ones(3), (4, 100))
     assert model.sound
     arrays = {name: getattr(model, name) for name in ("starts", "columns", "levels", "scales")}

@@ -12,7 +12,7 @@ from command_line import call
 from fedmlh import parts
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.data.readers.formats import load, load_training
+from fedmlh.data.readers.formats import load
 from fedmlh.data.readers.layout import Reader
 from fedmlh.data.readers.raw import RawFolder, RawPart
 from fedmlh.errors import UserError
@@ -39,7 +39,9 @@ def test_it_reads_what_a_reader_of_ours_reads(table, tmp_path):
     parts.load_parts(EXAMPLE)
     ours = load(put(tmp_path / "xmc", XMC))
     assert load(table, data_format="csv").fingerprint == ours.fingerprint
-    assert load_training(table, "csv").X.toarray().tolist() == ours.train.X.toarray().tolist()
+    assert (
+        load(table, data_format="csv", training_only=True).train.X.toarray().tolist() == ours.train.X.toarray().tolist()
+    )
 
 
 def test_it_is_taken_only_where_it_is_named(table):
@@ -128,7 +130,7 @@ def test_its_files_are_read_once_and_again_by_another_one(table, tmp_path):
 def test_without_the_test_part_its_files_stay_closed(table):
     parts.load_parts(EXAMPLE)
     (table / "test.csv").write_text("not a table\n")
-    assert len(load_training(table, "csv")) == 3
+    assert len(load(table, data_format="csv", training_only=True).train) == 3
     with pytest.raises(
         UserError, match=r"table: the reader 'csv' failed \(own_reader.py, line 16\): ValueError: could not"
     ):

@@ -15,13 +15,14 @@ from command_line import call
 from fedmlh import sizing
 from fedmlh.config import Config
 from fedmlh.data.readers.convert import write
-from fedmlh.data.readers.formats import load, load_training
+from fedmlh.data.readers.formats import load
 from fedmlh.data.synthetic import synthesize
 from fedmlh.errors import UserError
 from fedmlh.federated.task import Task
 from fedmlh.hashing.theory import collision_probability, typical_positives
 from fedmlh.oneround import budget, solve
 from fedmlh.oneround.forecast import Occurrences, estimate_sums
+from fedmlh.oneround.terms import Counts
 from fedmlh.planning.plan import make_plan, weigh
 from fedmlh.sizing import Shape, choose_sizes
 
@@ -243,7 +244,7 @@ def test_pairs_are_foreseen_also_where_few_points_have_most_features(lengths, sh
     X = csr_matrix((np.ones(starts[-1], np.float32), np.concatenate(rows), starts), shape=(2000, 600))
     own = X[: int(2000 * share)]
     pairs = triu(own.T @ own, k=1).nnz
-    _, foreseen = estimate_sums(Occurrences.of(X, X[:, :5]), 600, share, 5)
+    _, foreseen = estimate_sums(Occurrences.count(X, X[:, :5], Counts.of(X)), 600, share, 5)
     assert 0.85 < foreseen / pairs < 1.15
 
 
@@ -318,7 +319,7 @@ def test_a_plan_does_not_open_the_test_part(tmp_path, capsys, kind):
             write(data, folder, "svmlight" if kind == "sites" else kind)
     before = plan_once(capsys, "--data", tmp_path / "data")
     train = load(tmp_path / "data").train
-    found = load_training(tmp_path / "data")
+    found = load(tmp_path / "data", training_only=True).train
     assert (found.X != train.X).nnz == (found.Y != train.Y).nnz == 0
     spoiled = [path for path in (tmp_path / "data").rglob("*") if "tst" in path.name or "test" in path.name]
     assert len(spoiled) == {"npz": 2, "sites": 2}.get(kind, 1)

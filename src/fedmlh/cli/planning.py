@@ -102,12 +102,12 @@ def plan(
 
 
 def _count(folder: Path, data_format: str, *, quiet: bool) -> "Occurrences":
-    from fedmlh.data.readers.formats import load_training
+    from fedmlh.data.readers.formats import load
     from fedmlh.oneround.forecast import Occurrences
 
     with nullcontext() if quiet or not console.is_terminal else console.status("reading data"):
-        train = load_training(folder, data_format)
-    return Occurrences.of(train.X, train.Y)
+        dataset = load(folder, data_format=data_format, training_only=True)
+    return Occurrences.of(dataset)
 
 
 def _choose_method(found: "Occurrences") -> str:

@@ -175,6 +175,11 @@ class Dataset:
         """Return p, the number of labels."""
         return len(self.labels)
 
+    @property
+    def has_raw_words(self) -> bool:
+        """Whether features are hashed words, which nobody has weighed or selected; those of tf-idf have been."""
+        return self.text is not None and self.text.kind == "hashing"
+
 
 def check_dataset(data: object) -> None:
     """Refuse what is not a Dataset, such as the path of one."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedmlh.oneround.points import OWN_SHARE
+from fedmlh.oneround.terms import Counts, Terms
 
 #: Weights of the solution, slots times outputs: 1 GiB in single precision.
 MOST_WEIGHTS = 2**28
@@ -36,6 +37,20 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
         fits = estimate_pairs(falling, num_points, _STEP * middle) <= MOST_PAIRS
         low, high = (middle, high) if fits else (low, middle - 1)
     return min(occurring, _STEP * low)
+
+
+def agree_on_terms(counts: Counts, num_outputs: int, most: int, *, weigh: bool) -> Terms:
+    """Return the terms of these counts, with at most `most` slots (0: as many as there is room for).
+
+    If the words of raw text (`weigh`) outnumber the slots, those of a single point get none, before others share.
+    """
+
+    def limit(counts: Counts) -> int:
+        return most or choose_slots(counts.frequencies, counts.points, num_outputs)
+
+    if weigh and 0 < limit(counts) < np.count_nonzero(counts.frequencies):
+        counts = counts.repeated
+    return Terms(counts, limit(counts), weigh)
 
 
 def limit_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> int:

@@ -4,7 +4,7 @@ The scores of n points are Xᵀ (G + λI)⁻¹ C. Solved from the left they cost
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fedmlh.oneround.sums import Sums
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FIRST = 1.0
 POWERS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+#: The most slots with which λ is climbed to.
+_MOST_CLIMBED = 1 << 14
 #: The most scores in memory at once.
 _BATCH_NUMBERS = 1 << 25
 
@@ -43,6 +45,12 @@ class Problem:
         counts = np.asarray(cross[0].toarray()[0]) >> bits
         return cls(sums, bits, csr_matrix(cross.astype(np.float64) / 2.0**bits), np.maximum(counts, 1))
 
+    def look_at(self, slots: int) -> "Problem":
+        """Return the problem of the same points if they had the first slots only."""
+        sums, kept = self.sums, slice(0, slots + 1)
+        head = Sums(sums.points, csr_matrix(sums.gram[kept, kept]), csr_matrix(sums.cross[kept]))
+        return replace(self, sums=head, cross=csr_matrix(self.cross[kept]))
+
     def system(self, ridge: float) -> System:
         """Return G + λI."""
         return System.of(self.sums, self.bits, ridge)
@@ -60,11 +68,12 @@ class Choice:
     power: float
     score: float
     labels: np.ndarray  # [n, k] for the points that decided
+    scores: Tensor  # [R, n, B], of the same points
 
     @classmethod
     def given(cls, ridge: float, power: float) -> "Choice":
         """Return values that are set and need no choice."""
-        return cls(ridge, power, 0.0, np.zeros((0, 0), np.int64))
+        return cls(ridge, power, 0.0, np.zeros((0, 0), np.int64), torch.zeros(0, 0, 0))
 
 
 @dataclass(frozen=True)
@@ -80,38 +89,48 @@ class Chooser:
     device: torch.device
 
     def choose(self, ridges: tuple[float, ...] = RIDGES, powers: tuple[float, ...] = POWERS) -> Choice:
-        """Climb to the best λ; every power is tried with each λ."""
-        found: dict[float, Choice] = {}
+        """Climb to the best λ; every power is tried with each λ.
+
+        Of many slots, the most frequent ones choose λ: with all of them, each step of the climb would take minutes.
+        """
+        if len(ridges) > 1 and self.problem.sums.num_slots > _MOST_CLIMBED:
+            ridges = (self.look_at(_MOST_CLIMBED).choose(ridges, powers).ridge,)
+        best: list[Choice] = []
 
         def score(ridge: float) -> float:
-            found[ridge] = self.try_ridge(ridge, powers)
-            return found[ridge].score
+            tried = self.try_ridge(ridge, powers)
+            if not best or tried.score > best[0].score:  # as `climb` decides; one choice holds many scores
+                best[:] = [tried]
+            return tried.score
 
-        return found[climb(ridges, score)]
+        climb(ridges, score)
+        return best[0]
 
-    def try_ridge(self, ridge: float, powers: tuple[float, ...], solver: Solver | None = None) -> Choice:
-        """Return the best power for one λ; `solver`, if given, is one for this λ."""
-        if solver is None:
-            solver = Solver(self.problem.system(ridge), self.X.shape[0], self.device, exact=False)
+    def look_at(self, slots: int) -> "Chooser":
+        """Return what judges solutions for the first slots, which are the most frequent, by the same points."""
+        return replace(self, problem=self.problem.look_at(slots), X=csr_matrix(self.X[:, : slots + 1]))
+
+    def try_ridge(self, ridge: float, powers: tuple[float, ...]) -> Choice:
+        """Return the best power for one λ."""
+        solver = Solver(self.problem.system(ridge), self.X.shape[0], self.device, exact=False)
         ranked: dict[float, list[np.ndarray]] = {power: [] for power in powers}
+        scored = []
         for rows, scores in self.score(solver):
+            scored.append(scores)
             excluded = None if self.excluded is None else self.excluded[rows]
             for power in powers:
                 weighed = scores * torch.from_numpy(self.problem.weigh(power))
                 ranked[power].append(best_labels(self.decoder, fold(weighed, self.decoder), self.k, excluded)[0])
-        choices = []
-        for power, parts in ranked.items():
-            labels = np.concatenate(parts)
-            choices.append(Choice(ridge, power, self.judge(labels), labels))
-        return max(choices, key=lambda choice: choice.score)
+        found = {power: np.concatenate(parts) for power, parts in ranked.items()}
+        judged = {power: self.judge(labels) for power, labels in found.items()}
+        best = max(judged, key=lambda power: judged[power])
+        weighed = torch.cat(scored) * torch.from_numpy(self.problem.weigh(best))
+        return Choice(ridge, best, judged[best], found[best], fold(weighed, self.decoder))
 
     def score(self, solver: Solver) -> Iterator[tuple[slice, Tensor]]:
         """Yield rows, and the scores of their points for each output.  # [n, R·B]"""
-        num_points, num_outputs = self.X.shape[0], self.problem.cross.shape[1]
         outward = csr_matrix(self.problem.cross.T.astype(np.float32))
-        size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
-        for begin in range(0, num_points, size):
-            rows = slice(begin, min(begin + size, num_points))
+        for rows in split_rows(self.X.shape[0], self.problem.cross.shape[1]):
             solved = solver(torch.from_numpy(self.X[rows].toarray().T.copy()))
             yield rows, torch.from_numpy(multiply(outward, solved.float().cpu().numpy())).T.contiguous()
 
@@ -128,6 +147,13 @@ def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:
                 break
         else:
             return ridges[best]
+
+
+def split_rows(num_points: int, num_outputs: int) -> Iterator[slice]:
+    """Yield the rows of points in parts of which memory holds the scores."""
+    size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
+    for begin in range(0, num_points, size):
+        yield slice(begin, min(begin + size, num_points))
 
 
 def fold(scores: Tensor, decoder: Decoder) -> Tensor:

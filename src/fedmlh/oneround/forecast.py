@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
+from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import StatisticsHeader, pack
 from fedmlh.federated.task import Task
@@ -19,6 +20,7 @@ from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS
 from fedmlh.oneround.linear import index_type
 from fedmlh.oneround.solve import check_memory, describe_solution
 from fedmlh.oneround.sums import check_room
+from fedmlh.oneround.terms import Counts
 
 #: Bits of a cell that is not 0, without those for its place: a + b log2(1 + how often the rarer of its row and
 #: its column occurs) + c log2(4^bits / features per point). Fitted to the messages of seven data sets, as are the
@@ -41,14 +43,26 @@ class Occurrences:
     labels: np.ndarray  # [p] points that have each label
     pairs: float  # of two features of one point, over all points
     crossed: float  # of a feature and a label of one point, over all points
+    #: The same if words that a single point has get no slot, as where words of raw text outnumber the slots.
+    repeated: "Occurrences | None" = None
 
     @classmethod
-    def of(cls, X: csr_matrix, Y: csr_matrix) -> "Occurrences":
-        """Count them in points.  # [n, d], [n, p]"""
-        lengths, positives = np.diff(X.indptr).astype(np.float64), np.diff(Y.indptr)
-        features, labels = (np.bincount(matrix.indices, minlength=matrix.shape[1]) for matrix in (X, Y))
-        pairs = lengths @ (lengths - 1) / 2
-        return cls(int(X.shape[0]), features, labels, float(pairs), float(lengths @ positives))
+    def of(cls, dataset: Dataset) -> "Occurrences":
+        """Count them in training points."""
+        X, Y = dataset.train.X, dataset.train.Y
+        counts = Counts.of(X)
+        if not dataset.has_raw_words:
+            return cls.count(X, Y, counts)
+        return replace(cls.count(X, Y, counts), repeated=cls.count(X, Y, counts.repeated))
+
+    @classmethod
+    def count(cls, X: csr_matrix, Y: csr_matrix, counts: Counts) -> "Occurrences":
+        """Count features that `counts` has, and labels, in points.  # [n, d], [n, p]"""
+        known = np.append(0, np.cumsum(counts.frequencies[X.indices] > 0))[X.indptr]
+        lengths, positives = np.diff(known).astype(np.float64), np.diff(Y.indptr)
+        labels = np.bincount(Y.indices, minlength=Y.shape[1])
+        pairs = float(lengths @ (lengths - 1) / 2)
+        return cls(counts.points, counts.frequencies, labels, pairs, float(lengths @ positives))
 
     @classmethod
     def assume(
@@ -81,8 +95,9 @@ class Forecast:
 
     config: Config  # as it is run: sizes are still open
     slots: int
-    #: Features that occur.
+    #: Features that occur, and those of them that have no slot.
     num_features: int
+    left_out: int
     num_tables: int
     num_outputs: int
     #: What one client sends, all clients send, and all clients are sent.
@@ -109,8 +124,12 @@ class Forecast:
     def reasons(self) -> list[str]:
         """The sentences of the forecast."""
         slots = f"{self.slots:,} slots, one per feature that occurs"
-        if self.slots < self.num_features:
-            slots = f"{self.slots:,} slots for the {self.num_features:,} features that occur: rare ones share"
+        if self.left_out:
+            slots += f" in two points or more; {self.left_out:,} occur in one"
+        if self.slots + self.left_out < self.num_features:
+            kept = self.num_features - self.left_out
+            where = " in two points or more" if self.left_out else ""
+            slots = f"{self.slots:,} slots for the {kept:,} features that occur{where}: rare ones share"
         outputs = f"{self.num_outputs:,} outputs, one per label"
         if self.num_tables > 1:
             outputs = f"{self.num_tables} tables of {self.num_outputs:,} buckets for the labels"
@@ -131,9 +150,11 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         raise UserError(f"num_clients is {clients:,}, but there are only {trained:,} points to train on: use fewer")
     outputs = task.num_tables * task.num_outputs
     occurring = int(np.count_nonzero(occurrences.features))
-    limit = config.feature_slots or limit_slots(occurrences.features, points, outputs)
-    limit = limit or choose_slots(occurrences.features, points, outputs)
-    slots = min(limit or occurring, occurring)
+    slots, left_out = _foresee_slots(occurrences, config.feature_slots, outputs), 0
+    if slots < occurring and occurrences.repeated is not None:
+        occurrences = occurrences.repeated
+        slots = _foresee_slots(occurrences, config.feature_slots, outputs)
+        left_out = occurring - int(np.count_nonzero(occurrences.features))
     share = trained / points / clients
     every, pairs = estimate_sums(occurrences, slots, 1.0, config.point_bits)
     one, _ = estimate_sums(occurrences, slots, share, config.point_bits)
@@ -144,7 +165,7 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
     head_up, head_down = _heads(task, trained // clients)
     used = float(-np.expm1(-share * occurrences.features).sum())
     up = head_up + _COUNT_BITS * used / 8 + one
-    down = head_down + _COUNT_BITS * occurring / 8 + min(every, model)
+    down = head_down + _COUNT_BITS * (occurring - left_out) / 8 + min(every, model)
     solution, needed = describe_solution(slots + 1, int(2 * pairs) + 3 * slots, outputs, device)
     problem = None
     try:
@@ -155,6 +176,7 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         config,
         slots,
         occurring,
+        left_out,
         task.num_tables,
         task.num_outputs,
         round(up),
@@ -167,6 +189,13 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         needed,
         problem,
     )
+
+
+def _foresee_slots(occurrences: Occurrences, most: int, outputs: int) -> int:
+    most = most or limit_slots(occurrences.features, occurrences.points, outputs)
+    most = most or choose_slots(occurrences.features, occurrences.points, outputs)
+    occurring = int(np.count_nonzero(occurrences.features))
+    return min(most or occurring, occurring)
 
 
 def estimate_sums(occurrences: Occurrences, slots: int, share: float, bits: int) -> tuple[float, float]:

@@ -91,11 +91,14 @@ class Solver:
             few = slice(0, 8)
             if (self.system.residual(right[:, few], solution[:, few]).norm(dim=0) <= bounds[few]).all():
                 return solution
+        late = torch.arange(right.shape[1])
         for _ in range(_MOST_CORRECTIONS):
-            left = self.system.residual(right, solution)
-            if (left.norm(dim=0) <= bounds).all():
+            left = self.system.residual(right[:, late], solution[:, late])
+            far = ~(left.norm(dim=0) <= bounds[late])
+            late = late[far]
+            if not len(late):
                 return solution
-            solution += self._inner(left)
+            solution[:, late] += self._inner(left[:, far])
         raise NotPositive("the residual does not become small")
 
     def _factorise(self) -> Callable[[Tensor], Tensor]:

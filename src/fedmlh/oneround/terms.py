@@ -36,6 +36,11 @@ class Counts:
         """Return the counts of the points of both."""
         return Counts(self.points + other.points, self.frequencies + other.frequencies)
 
+    @property
+    def repeated(self) -> "Counts":
+        """The same without features that a single point has: they say nothing about other points."""
+        return Counts(self.points, np.where(self.frequencies > 1, self.frequencies, 0))
+
     def encode(self) -> bytes:
         """Return the payload of a message."""
         return _COUNTED.pack(self.points) + encode_sparse(self.frequencies)

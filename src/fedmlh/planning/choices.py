@@ -72,8 +72,8 @@ def settle_slots(config: Config, frequencies: np.ndarray, num_points: int, num_l
     if not slots:
         return config, []
     return config.replace(feature_slots=slots), [
-        f"{slots:,} slots for {np.count_nonzero(frequencies):,} features: with more of them, solving would take hours "
-        f"(feature_slots)"
+        f"at most {slots:,} slots for {np.count_nonzero(frequencies):,} features: with more of them, solving would "
+        f"take hours (feature_slots)"
     ]
 
 

@@ -140,7 +140,7 @@ class Goal:
             chosen, _ = choose_sizes(config, shape)
             if wish.bytes_per_round is not None:  # the networks beside it keep the limit as well
                 config = config.replace(budget_mib=min(chosen.budget_mib, budget / 2**20))
-            slots = _foresee_once(Occurrences.of(dataset.train.X, dataset.train.Y), config, shape).slots
+            slots = _foresee_once(Occurrences.of(dataset), config, shape).slots
             sides.append(Linear.of(config, shape, labels, fixed, slots))
         goal = cls(wish, dataset, data, tuple(notes), tuple(sides), budget)
         for side in sides:
@@ -155,7 +155,7 @@ class Goal:
     @cached_property
     def occurrences(self) -> Occurrences:
         """Return how often features and labels occur in training points."""
-        return Occurrences.of(self.dataset.train.X, self.dataset.train.Y)
+        return Occurrences.of(self.dataset)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -88,11 +88,6 @@ def _load(
     return dataset
 
 
-def load_training(path: Path | str, data_format: str = "auto") -> Split:
-    """Load the training part of a folder; no file of the test part is opened. Text becomes hashed features."""
-    return load(path, data_format=data_format, training_only=True).train
-
-
 def _leave_out_test(layout: Layout) -> Layout:
     # Readers want two parts: here both are the training part.
     sites = tuple(_leave_out_test(site) for site in layout.sites)

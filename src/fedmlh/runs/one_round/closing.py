@@ -1,7 +1,6 @@
 """From sums to a model: choose λ and the power, solve, cut the solution down, measure the model and write it."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedmlh.data.dataset import Dataset, Split
 from fedmlh.evaluation.calibration import BEST, Curve, calibrate
@@ -19,7 +17,7 @@ from fedmlh.evaluation.label_recall import list_bands
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.hashing.labels import LabelMap
 from fedmlh.model.ranking import Decoder, best_labels
-from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold
+from fedmlh.oneround.choose import POWERS, RIDGES, Choice, Chooser, Problem, fold, split_rows
 from fedmlh.oneround.corrected import Corrected
 from fedmlh.oneround.exchange import asks_for_buckets, spread
 from fedmlh.oneround.linear import Linear, compress, index_type
@@ -40,12 +38,12 @@ _MOST_CHOOSING, _MOST_COMPARED = 2048, 1024
 
 @dataclass(frozen=True)
 class Solved:
-    """A problem and its solution."""
+    """The solution for a choice, cut down to a model."""
 
-    problem: Problem
     choice: Choice
-    solver: Solver
     model: Linear
+    #: Of the compared test points, before weights are left out.
+    scores: np.ndarray  # float32 [n, R·B]
 
 
 @dataclass(frozen=True)
@@ -114,24 +112,17 @@ class Closing:
         X = add_one(self.slots.apply(points.X), 1.0)
         return Chooser(problem, X, points.excluded, self.decoder, max(self.task.config.top_k), judge, self.device)
 
-    def score(self, sums: Sums, choice: Choice, points: Split) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows and bucket scores [R, n, B] of points for this choice, without solving for all outputs."""
-        problem = self.pose(sums)
-        solver = Solver(problem.system(choice.ridge), len(points), self.device, exact=False)
-        weigh = torch.from_numpy(problem.weigh(choice.power))
-        for rows, scores in self.appoint(problem, points).score(solver):
-            yield rows, fold(scores * weigh, self.decoder)
-
     def calibrate(
-        self, sums: Sums, choice: Choice, validation: Split, correction: Correction | None
+        self, choice: Choice, validation: Split, correction: Correction | None
     ) -> tuple[Curve | None, dict[str, Any]]:
-        """Return what turns scores into probabilities, by points that are not among the sums, and its figures."""
+        """Return what turns scores into probabilities, by the points that decided, and its figures."""
         points, best = pick_points(validation), min(BEST, self.task.num_labels)
         if not len(points):
             return None, {}
         helped = correction if correction is not None and correction.weight else None
         ranked = []
-        for rows, linear in self.score(sums, choice, points):
+        for rows in split_rows(len(points), self.decoder.num_buckets * len(choice.scores)):
+            linear = choice.scores[:, rows]
             decoder, scores = (self.decoder, linear) if helped is None else helped.add_scores(linear, points.X[rows])
             excluded = None if points.excluded is None else points.excluded[rows]
             ranked.append(best_labels(decoder, scores, best, excluded))
@@ -144,25 +135,37 @@ class Closing:
         num_outputs = problem.cross.shape[1]
         solver = Solver(problem.system(choice.ridge), num_outputs, self.device)
         weigh, columns = problem.weigh(choice.power), problem.cross.tocsc()
+        (X,) = self.features.apply(self.compared.X)
+        scores = np.empty((X.shape[0], num_outputs), np.float32)
 
         def solve(block: np.ndarray) -> np.ndarray:
             right = torch.from_numpy(columns[:, block].toarray())
-            return np.asarray(solver(right).float().cpu().numpy() * weigh[block])
+            weights = np.asarray(solver(right).float().cpu().numpy() * weigh[block])
+            scores[:, block] = X @ weights
+            return weights
 
         size = block_columns(solver.system.size, num_outputs)
         blocks = (np.arange(begin, min(begin + size, num_outputs)) for begin in range(0, num_outputs, size))
         usage = solver.system.matrix.diagonal() - choice.ridge
         entry = 1 + np.dtype(index_type(num_outputs)).itemsize
         most = max(1, int(self.task.config.model_mib * 2**20) // entry)
-        return Solved(problem, choice, solver, compress(solve, blocks, usage, (num_outputs, most)))
+        return Solved(choice, compress(solve, blocks, usage, (num_outputs, most)), scores)
+
+    @cached_property
+    def compared(self) -> Split:
+        """The test points by which the loss of leaving out weights is measured."""
+        test = self.dataset.test
+        return test.take(_spread_rows(len(test), _MOST_COMPARED))
 
     def compare(self, solved: Solved) -> dict[str, Any]:
         """Measure what leaving out and rounding weights costs, on some test points."""
-        test, choice, model = self.dataset.test, solved.choice, solved.model
-        points = test.take(_spread_rows(len(test), _MOST_COMPARED))
-        chooser = self.appoint(solved.problem, points)
-        labels = chooser.try_ridge(choice.ridge, (choice.power,), solved.solver).labels
-        exact = self.evaluator.judge(labels, points.Y)["precision"]
+        points, model, k = self.compared, solved.model, max(self.task.config.top_k)
+        found = []
+        for rows in split_rows(len(points), model.num_outputs):
+            excluded = None if points.excluded is None else points.excluded[rows]
+            scores = fold(torch.from_numpy(solved.scores[rows]), self.decoder)
+            found.append(best_labels(self.decoder, scores, k, excluded)[0])
+        exact = self.evaluator.judge(np.concatenate(found), points.Y)["precision"]
         kept = self.evaluator.evaluate(model, self.evaluator.prepare(points))["precision"]
         return {
             "weights": len(model),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedmlh.data.dataset import Split
@@ -18,7 +17,6 @@ from fedmlh.hashing.features import FeatureMap
 from fedmlh.model.ranking import Ranker, best_labels
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.corrected import CorrectedFeatures, CorrectedRanker, shorten
-from fedmlh.oneround.sums import Sums
 from fedmlh.runs.checkpoint import Checkpoints, Progress
 from fedmlh.runs.events import EventLog
 from fedmlh.runs.folder import RunFolder
@@ -82,10 +80,10 @@ class Corrector:
         """The task of the networks."""
         return self.closing.task.networks
 
-    def correct(self, sums: Sums, choice: Choice, validation: Split, record: dict[str, Any]) -> Correction:
-        """Train networks, and return them with the weight that is best beside the solution of these sums.
+    def correct(self, choice: Choice, validation: Split, record: dict[str, Any]) -> Correction:
+        """Train networks, and return them with the weight that is best beside the linear model of this choice.
 
-        The sums do not contain the validation points; `record` is that of the linear model's round.
+        `record` is that of the linear model's round.
         """
         closing, points, config = self.closing, pick_points(validation), self.task.config
         self.tell(
@@ -94,8 +92,7 @@ class Corrector:
         )
         server = Server(self.task, self.max_examples, closing.device)
         features, ranker = make_network_tools(self.task, server.seeds, closing.dataset.labels, closing.device)
-        linear = torch.cat([scores for _, scores in closing.score(sums, choice, points)], dim=1)
-        beside = Beside(closing, features, ranker, linear)
+        beside = Beside(closing, features, ranker, choice.scores)
         prepared = beside.prepare(points)
         with self.reach(self.task, server.seeds) as clients:
             progress = self._train(server, clients, Judge(beside, "validation", prepared, "precision"), record)

@@ -105,7 +105,7 @@ def revise(
 
 def read_client(folder: Path, dataset: Dataset, data_format: str = "auto") -> Split:
     """Return the training points of a data folder with the features and labels of a run's data."""
-    if dataset.text is not None and dataset.text.kind != "hashing":
+    if dataset.text is not None and not dataset.has_raw_words:
         raise UserError("the features of this run depend on all of its texts (text tfidf): no client can be added")
     text_dim = DEFAULT_DIM if dataset.text is None else dataset.num_features
     own = load(folder, data_format=data_format, text_dim=text_dim)

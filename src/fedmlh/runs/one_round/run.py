@@ -20,7 +20,7 @@ from fedmlh.federated.messages import Reason
 from fedmlh.federated.task import Seeds, Task
 from fedmlh.lock import hold
 from fedmlh.model.device import pick_device
-from fedmlh.oneround.budget import choose_slots
+from fedmlh.oneround.budget import agree_on_terms
 from fedmlh.oneround.choose import Choice
 from fedmlh.oneround.desk import Desk
 from fedmlh.oneround.exchange import COUNTS, SUMS, Respondent
@@ -161,7 +161,7 @@ class Work:
         weight, networks = 0.0, b""
         if self.task.config.correct:
             corrector = Corrector(closing, self.reach, desk.max_examples, folder, self.watch, self.tell, events)
-            correction = corrector.correct(sums, choice, self.validation, record)
+            correction = corrector.correct(choice, self.validation, record)
             weight, networks, labels = correction.weight, correction.payload, correction.labels
         bits = self.task.config.point_bits
         result = Result.of(sums + own_sums, solved.model, choice.ridge, choice.power, bits, weight, networks)
@@ -173,7 +173,7 @@ class Work:
         more = {"training_points": sums.points, "delivered": result.figures, "ridge_from": ridge_from}
         if len(points):
             more |= {"validation": closing.evaluator.judge(labels, points.Y), **self.compare(closing, labels)}
-        curve, figures = closing.calibrate(sums, choice, self.validation, correction)
+        curve, figures = closing.calibrate(choice, self.validation, correction)
         summary = closing.write(folder, solved, record, {**more, **figures}, correction, curve)
         if not len(points):  # nothing was measured before this record
             self.watch(record)
@@ -196,10 +196,7 @@ class Work:
             accepted.append(client_id)
         self.check_quorum(accepted, COUNTS)
         outputs = self.task.num_tables * self.task.num_outputs
-        limit = config.feature_slots or choose_slots(counts.frequencies, counts.points, outputs)
-        text = self.dataset.text
-        # Features of the kind tfidf have been weighed already.
-        terms = Terms(counts, limit, weigh=text is not None and text.kind == "hashing")
+        terms = agree_on_terms(counts, outputs, config.feature_slots, weigh=self.dataset.has_raw_words)
         write_terms(self.exchange, terms)
         return terms
 
