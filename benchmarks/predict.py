@@ -1,12 +1,13 @@
 """A model asked with the base package alone, side by side with the torch path of `eval`.
 
-    python benchmarks/predict.py [--data DIR] [--few RUN] [--turns N]
+    python benchmarks/predict.py [--data DIR] [--few RUN] [--linear RUN] [--turns N]
 
 Two environments are made: one with the base package alone, one with numba as well (extra `fast`). torch is that of the
 interpreter that runs this file. The models are
 
 - few: about 4,000 labels in networks of eurlex-4k's size, trained for one round on the texts of a data folder, or on
   texts drawn in the same shape; or the model of a finished run (--few), which was trained on texts;
+- linear: a finished run of `recommended` on texts (--linear), a linear model of 64 MiB with networks beside it;
 - many: 312,330 labels in 8 tables of 5,000 buckets over one hidden layer of 500, with drawn weights.
 
 Each turn starts every way once, each in a process of its own. CPU counts all threads of the process from its start, so
@@ -47,9 +48,10 @@ else:
         return [label["key"] for label in model.predict([title], 5)[0]]
 found = [ask(titles[0])]
 used = resource.getrusage(resource.RUSAGE_SELF)
-# Not ru_maxrss, which begins with the memory of the process that started this one.
-(peak,) = (int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-first = {"first_cpu_s": used.ru_utime + used.ru_stime, "first_mib": peak / 1024}
+# Not ru_maxrss, which begins with the memory of the process that started this one. "Own" leaves out mapped files.
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak, own = (int(status[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
+first = {"first_cpu_s": used.ru_utime + used.ru_stime, "first_mib": peak, "first_own_mib": own}
 cpu, wall = [], []
 for title in titles[1:]:
     began, clock = time.process_time(), time.perf_counter()
@@ -177,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="DIR", help="folder of texts; without it, texts are drawn")
     parser.add_argument("--few", metavar="RUN", type=Path, help="the model of a finished run instead of a new one")
+    parser.add_argument("--linear", metavar="RUN", type=Path, help="a run of `recommended` on texts, measured as well")
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
@@ -192,8 +195,9 @@ def main() -> None:
         titles = work / "titles.json"
         titles.write_text(json.dumps(take_titles(arguments.data)))
         few = (arguments.few or train_few(arguments.data, work / "few")).resolve()
-        print(f"{'':21} {'CPU, s':>9} {'MiB':>9} {'CPU, ms':>9} {'p99':>9} {'wall, ms':>9} {'p99':>9}")
-        models = {"few": few, "many": draw_many(work / "many")}
+        print(f"{'':21} {'CPU, s':>9} {'MiB':>9} {'own, MiB':>9} {'CPU, ms':>9} {'p99':>9} {'wall, ms':>9} {'p99':>9}")
+        linear = {} if arguments.linear is None else {"linear": arguments.linear.resolve()}
+        models = {"few": few, **linear, "many": draw_many(work / "many")}
         rows = {name: compare(name, folder, ways, titles, arguments.turns) for name, folder in models.items()}
     machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "load_before": load}
     content = {"machine": machine, "titles": TITLES, "turns": arguments.turns, "base_mb": size, "models": rows}

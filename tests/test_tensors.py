@@ -30,7 +30,7 @@ def resident(name: str) -> float:
     return int(found[1]) / 1024
 
 
-@pytest.mark.parametrize("count", [0, 1, MIB // 4, MIB // 4 + 1, 3 * MIB])
+@pytest.mark.parametrize("count", [0, 1, MIB // 16, MIB // 16 + 1, 3 * MIB])
 def test_all_of_an_array_is_looked_at_once_and_in_order(count):
     array = np.random.default_rng(count).integers(0, 2**32, count, np.uint32)
     parts = list(look_through(array))

@@ -17,7 +17,7 @@ _TYPES: Mapping[str, type] = {
 }
 _HEAD = 8
 #: Bytes of a mapped file that are in memory at a time while all of it is looked at.
-_PART = 1 << 20
+_PART = 1 << 18
 
 
 def view_arrays(content: bytes | memoryview) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from fedmlh.hashing.rows import Rows
 from fedmlh.oneround.linear import Linear
 from fedmlh.oneround.points import NOWHERE, Slots
 from fedmlh.runs.model_folder import Bundle
+from fedmlh.tensors import look_through
 
 #: What is averaged over tables, from logits [..., B]: log-probabilities of the buckets, by loss.
 _LIKELIHOODS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -74,7 +75,8 @@ def open_parts(bundle: Bundle) -> list[Part]:
     parts = [_make_part(scorer, bundle.task, bundle.seeds, bundle.labels.keys, 1.0)]
     if bundle.networks is not None:
         beside = bundle.networks
-        networks = NetworkScorer(beside.task, beside.seeds, beside.weights.astype(np.float32))
+        weights = np.concatenate([part.astype(np.float32) for part in look_through(beside.weights)])
+        networks = NetworkScorer(beside.task, beside.seeds, weights)
         parts.append(_make_part(networks, beside.task, beside.seeds, bundle.labels.keys, beside.weight))
     return parts
 
