@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fedmlh import Dataset
 from fedmlh.config import Config
 from fedmlh.data.source import open_dataset
 from fedmlh.engines.run import run
@@ -106,6 +107,17 @@ def test_more_features_and_labels_get_a_larger_budget_within_bounds():
     assert budgets["Bibtex"] == budgets["Delicious"] == 4
     assert budgets["Bibtex"] < budgets["Debtags"] < budgets["EurLex"] < budgets["WordNet"]
     assert budgets["WordNet"] == budgets["CiteULike"] == budgets["TIBKAT"] == 48
+
+
+def test_words_that_one_text_has_ask_for_no_larger_budget():
+    words = replace(SETS["EurLex"], features=2**18)
+    assert RULE.budget(words) == RULE.budget(replace(words, repeated=2**18)) == RULE.most_budget
+    assert RULE.budget(replace(words, repeated=6865)) == RULE.budget(SETS["EurLex"])
+    assert RULE.budget(replace(words, repeated=0)) == RULE.least_budget
+    texts = [f"{'oil' if number % 2 else 'fish'} word{number}" for number in range(40)]
+    data = Dataset.from_texts(texts, [["a"]] * 40, test=0.25)
+    assert Shape.of(data.train).repeated == 2  # of oil, fish, 30 words and 30 pairs
+    assert Shape.of(data.train).features == 2**18
 
 
 def test_few_labels_get_an_output_each_unless_sites_know_them_by_name():

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from fedmlh.config import SETTINGS, Config
 from fedmlh.data.dataset import Split
 from fedmlh.display import count
@@ -44,19 +46,21 @@ class Shape:
     labels: int
     points: int | None = None  # to train on, of all clients together
     positives: float | None = None  # labels per point
+    repeated: int | None = None  # features that two points or more have
 
     @classmethod
     def of(cls, train: Split) -> "Shape":
         """Return the shape of a training part."""
         points = len(train)
-        return cls(train.X.shape[1], train.Y.shape[1], points, train.Y.nnz / max(1, points))
+        repeated = int(np.count_nonzero(np.bincount(train.X.indices) > 1))
+        return cls(train.X.shape[1], train.Y.shape[1], points, train.Y.nnz / max(1, points), repeated)
 
 
 @dataclass(frozen=True)
 class Rule:
     """The constants of the rules, as fitted on validation parts."""
 
-    #: Bytes of a model per d·√p, between the least and the most.
+    #: Bytes of a model per d·√p, between the least and the most; d: features that two points or more have.
     bytes_per_cell: float = 40.0
     least_budget: int = 4 << 20
     most_budget: int = 48 << 20
@@ -90,7 +94,8 @@ class Rule:
 
     def wish(self, shape: Shape) -> float:
         """Return the bytes of a model beyond which more bytes hardly help."""
-        return self.bytes_per_cell * shape.features * math.sqrt(shape.labels)
+        features = shape.features if shape.repeated is None else max(1, shape.repeated)
+        return self.bytes_per_cell * features * math.sqrt(shape.labels)
 
     def tables(self, budget: int) -> int:
         """Return R for a budget, if labels are hashed."""

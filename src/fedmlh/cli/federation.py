@@ -71,8 +71,8 @@ def init(
         chosen = chosen.replace(label_key="name")
         tell("labels are hashed by name (label_key=name), so that sites need not number them in the same way")
     dataset = open_data(chosen)
-    # How many points sites have is not known yet.
-    shape = replace(Shape.of(dataset.train), points=None)
+    # How many points and words sites have is not known yet.
+    shape = replace(Shape.of(dataset.train), points=None, repeated=None)
     chosen, reasons = choose_sizes(chosen.replace(partition="folder", data=""), shape)
     for reason in reasons:
         tell(reason)

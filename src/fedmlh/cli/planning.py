@@ -58,7 +58,7 @@ def plan(
 
     totals = {"labels": labels, "points": points, "positives": positives, "features": features, "nonzeros": nonzeros}
     known = {f"--{name}": value is not None for name, value in totals.items()}
-    found = None
+    found, repeated = None, None
     if data is not None:
         for name, is_known in known.items():
             if is_known:
@@ -66,6 +66,7 @@ def plan(
         found = _count(data, data_format, quiet=as_json)
         points, positives = found.points, int(found.labels.sum())
         features, labels = len(found.features), len(found.labels)
+        repeated = int((found.features > 1).sum())
     elif labels is None:
         raise UserError("the number of labels is not known: give --labels, or name a data folder with --data")
     source = {"data": "" if data is None else str(data), "data_format": data_format}
@@ -74,6 +75,7 @@ def plan(
         num_points=points,
         num_positives=positives,
         num_features=features,
+        num_repeated=repeated,
         budget=None if budget is None else parse_size(budget),
         num_clients=clients,
         clients_per_round=clients_per_round,

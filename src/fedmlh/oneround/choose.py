@@ -124,7 +124,7 @@ class Chooser:
         found = {power: np.concatenate(parts) for power, parts in ranked.items()}
         judged = {power: self.judge(labels) for power, labels in found.items()}
         best = max(judged, key=lambda power: judged[power])
-        weighed = torch.cat(scored) * torch.from_numpy(self.problem.weigh(best))
+        weighed = torch.cat(scored).mul_(torch.from_numpy(self.problem.weigh(best)))
         return Choice(ridge, best, judged[best], found[best], fold(weighed, self.decoder))
 
     def score(self, solver: Solver) -> Iterator[tuple[slice, Tensor]]:

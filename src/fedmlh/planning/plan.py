@@ -74,6 +74,7 @@ def make_plan(
     num_points: int | None = None,
     num_positives: int | None = None,
     num_features: int | None = None,
+    num_repeated: int | None = None,
     budget: int | None = None,
     num_clients: int | None = None,
     clients_per_round: int | None = None,
@@ -81,7 +82,10 @@ def make_plan(
     data: str = "",
     data_format: str = "auto",
 ) -> Plan:
-    """Return sizes of networks for such data and a model of at most `budget` bytes, by the rules of `recommended`."""
+    """Return sizes of networks for such data and a model of at most `budget` bytes, by the rules of `recommended`.
+
+    num_repeated: the features that two points or more have, if known.
+    """
     _check("num_labels", num_labels, 2, _MOST_LABELS)
     _check("num_features", num_features, 1, _MOST)
     _check("num_points", num_points, 1, _MOST)
@@ -98,7 +102,7 @@ def make_plan(
         rounds=preset.rounds if rounds is None else rounds
     )
     positives = None if num_points is None or num_positives is None else num_positives / num_points
-    shape = Shape(num_features or _FEATURES, num_labels, num_points, positives)
+    shape = Shape(num_features or _FEATURES, num_labels, num_points, positives, num_repeated)
     allowed = RULE.budget(shape) if budget is None else budget
     candidates, chosen, why = [], None, []
     for share in SHARES:
