@@ -11,7 +11,7 @@ from script import table
 
 from fedmlh import Config
 from fedmlh.data.dataset import Labels
-from fedmlh.data.readers.formats import load_training
+from fedmlh.data.readers.formats import load
 from fedmlh.federated.task import Task
 from fedmlh.oneround.budget import choose_slots
 from fedmlh.oneround.exchange import Respondent
@@ -27,7 +27,7 @@ HEAD, COUNT = 25, 4
 
 def measure(folder: Path) -> list[str]:
     """Return the most numbers per byte over clients of several sizes, and how many numbers these were."""
-    train = load_training(folder)
+    train = load(folder, training_only=True).train
     (points, num_features), num_labels = train.X.shape, train.Y.shape[1]
     task = Task(Config.load("one-round").replace(sizes="given", label_map="identity"), num_features, num_labels)
     counts, seeds, bits = Counts.of(train.X), task.draw_seeds(), task.config.point_bits

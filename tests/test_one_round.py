@@ -225,6 +225,16 @@ def test_slots_are_chosen_again_once_single_words_are_gone(monkeypatch):
     assert many == 60
 
 
+def test_no_run_takes_more_slots_than_it_can_solve_for_in_minutes(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_SLOTS", 40)
+    # With the words of single points there is room for few slots; without them, for all 60 of the others.
+    monkeypatch.setattr(budget, "MOST_PAIRS", 3000)
+    counts = Counts(1000, np.append(np.full(60, 200), np.ones(3000, np.int64)))
+    for raw in (False, True):
+        assert agree_on_terms(counts, 10, 0, weigh=raw).slots(SEEDS).count <= 40
+        assert agree_on_terms(counts, 10, 50, weigh=raw).slots(SEEDS).count == 50
+
+
 # Sums.
 
 
@@ -562,7 +572,7 @@ def test_of_many_slots_the_most_frequent_choose_the_ridge(monkeypatch):
 
     few = make(20).choose()
     steps = len(tried)
-    monkeypatch.setattr(choose, "_MOST_CLIMBED", 20)
+    monkeypatch.setattr(choose, "MOST_CLIMBED", 20)
     found = make(slots.count).choose()
     assert found.ridge == few.ridge
     assert len(tried) == 2 * steps + len(POWERS)  # with all slots, the powers are tried for this λ alone

@@ -123,6 +123,24 @@ def test_the_squared_error_of_sums_is_that_of_their_points(name: str) -> None:
     assert choose_ridge(fit, held, CPU) == min(expected, key=lambda ridge: expected[ridge])
 
 
+def test_of_many_slots_the_first_choose_lambda(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = VARIANTS[WITH_HELD_OUT[0]]
+    X, Y, held_X, held_Y = parts(config, DATA)
+    bits = config.point_bits
+
+    def pose(most: int) -> list[Problem]:
+        return [
+            Problem.of(Sums.of(csr_matrix(points[:, : most + 1]), labels), bits, None)
+            for points, labels in ((X, Y), (held_X, held_Y))
+        ]
+
+    chosen = {most: choose_ridge(*pose(most), CPU) for most in (2, 5, 20, X.shape[1] - 1)}
+    assert len(set(chosen.values())) > 1
+    for most, ridge in chosen.items():
+        monkeypatch.setattr(holding, "MOST_CLIMBED", most)
+        assert choose_ridge(*pose(X.shape[1] - 1), CPU) == ridge
+
+
 def test_outputs_are_spread_from_the_most_frequent_to_the_rarest(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.random.default_rng(0).permutation(np.arange(1, 1001))
     found = pick_outputs(counts)

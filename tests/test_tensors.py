@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmlh import tensors
 from fedmlh.config import Config
 from fedmlh.data.dataset import Labels
 from fedmlh.federated.task import Task
@@ -34,7 +35,7 @@ def resident(name: str) -> float:
 def test_all_of_an_array_is_looked_at_once_and_in_order(count):
     array = np.random.default_rng(count).integers(0, 2**32, count, np.uint32)
     parts = list(look_through(array))
-    assert all(part.nbytes <= MIB for part in parts)
+    assert all(part.nbytes <= tensors._PART for part in parts)
     assert np.array_equal(np.concatenate([array[:0], *parts]), array)
 
 

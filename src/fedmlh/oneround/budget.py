@@ -40,17 +40,25 @@ def choose_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> 
 
 
 def agree_on_terms(counts: Counts, num_outputs: int, most: int, *, weigh: bool) -> Terms:
-    """Return the terms of these counts, with at most `most` slots (0: as many as there is room for).
+    """Return the terms of these counts, with at most `most` slots (0: as many as there is room and time for).
 
-    If the words of raw text (`weigh`) outnumber the slots, those of a single point get none, before others share.
+    If the words of raw text (`weigh`) outnumber the slots, those that a single point has get no slot, and the others
+    share if they still outnumber them.
     """
 
     def limit(counts: Counts) -> int:
-        return most or choose_slots(counts.frequencies, counts.points, num_outputs)
+        return allow_slots(counts.frequencies, counts.points, num_outputs, most)
 
     if weigh and 0 < limit(counts) < np.count_nonzero(counts.frequencies):
         counts = counts.repeated
     return Terms(counts, limit(counts), weigh)
+
+
+def allow_slots(frequencies: np.ndarray, num_points: int, num_outputs: int, most: int) -> int:
+    """Return the most slots for features of these frequencies, `most` if it is set; 0: one per feature that occurs."""
+    return (
+        most or limit_slots(frequencies, num_points, num_outputs) or choose_slots(frequencies, num_points, num_outputs)
+    )
 
 
 def limit_slots(frequencies: np.ndarray, num_points: int, num_outputs: int) -> int:

@@ -21,7 +21,7 @@ RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FIRST = 1.0
 POWERS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 #: The most slots with which λ is climbed to.
-_MOST_CLIMBED = 1 << 14
+MOST_CLIMBED = 1 << 14
 #: The most scores in memory at once.
 _BATCH_NUMBERS = 1 << 25
 
@@ -46,7 +46,7 @@ class Problem:
         return cls(sums, bits, csr_matrix(cross.astype(np.float64) / 2.0**bits), np.maximum(counts, 1))
 
     def look_at(self, slots: int) -> "Problem":
-        """Return the problem of the same points if they had the first slots only."""
+        """Return the problem of the same points if they had the first slots only: the most frequent features."""
         sums, kept = self.sums, slice(0, slots + 1)
         head = Sums(sums.points, csr_matrix(sums.gram[kept, kept]), csr_matrix(sums.cross[kept]))
         return replace(self, sums=head, cross=csr_matrix(self.cross[kept]))
@@ -91,10 +91,10 @@ class Chooser:
     def choose(self, ridges: tuple[float, ...] = RIDGES, powers: tuple[float, ...] = POWERS) -> Choice:
         """Climb to the best λ; every power is tried with each λ.
 
-        Of many slots, the most frequent ones choose λ: with all of them, each step of the climb would take minutes.
+        Of many slots, the first ones choose λ: with all of them, each step of the climb would take minutes.
         """
-        if len(ridges) > 1 and self.problem.sums.num_slots > _MOST_CLIMBED:
-            ridges = (self.look_at(_MOST_CLIMBED).choose(ridges, powers).ridge,)
+        if len(ridges) > 1 and self.problem.sums.num_slots > MOST_CLIMBED:
+            ridges = (self.look_at(MOST_CLIMBED).choose(ridges, powers).ridge,)
         best: list[Choice] = []
 
         def score(ridge: float) -> float:
@@ -107,25 +107,25 @@ class Chooser:
         return best[0]
 
     def look_at(self, slots: int) -> "Chooser":
-        """Return what judges solutions for the first slots, which are the most frequent, by the same points."""
+        """Return what judges solutions for the first slots, by the same points."""
         return replace(self, problem=self.problem.look_at(slots), X=csr_matrix(self.X[:, : slots + 1]))
 
     def try_ridge(self, ridge: float, powers: tuple[float, ...]) -> Choice:
         """Return the best power for one λ."""
         solver = Solver(self.problem.system(ridge), self.X.shape[0], self.device, exact=False)
         ranked: dict[float, list[np.ndarray]] = {power: [] for power in powers}
-        scored = []
+        weighed = torch.empty(self.X.shape[0], self.problem.cross.shape[1])
         for rows, scores in self.score(solver):
-            scored.append(scores)
+            weighed[rows] = scores
             excluded = None if self.excluded is None else self.excluded[rows]
             for power in powers:
-                weighed = scores * torch.from_numpy(self.problem.weigh(power))
-                ranked[power].append(best_labels(self.decoder, fold(weighed, self.decoder), self.k, excluded)[0])
-        found = {power: np.concatenate(parts) for power, parts in ranked.items()}
-        judged = {power: self.judge(labels) for power, labels in found.items()}
+                found = fold(scores * torch.from_numpy(self.problem.weigh(power)), self.decoder)
+                ranked[power].append(best_labels(self.decoder, found, self.k, excluded)[0])
+        best_of = {power: np.concatenate(parts) for power, parts in ranked.items()}
+        judged = {power: self.judge(labels) for power, labels in best_of.items()}
         best = max(judged, key=lambda power: judged[power])
-        weighed = torch.cat(scored).mul_(torch.from_numpy(self.problem.weigh(best)))
-        return Choice(ridge, best, judged[best], found[best], fold(weighed, self.decoder))
+        weighed *= torch.from_numpy(self.problem.weigh(best))
+        return Choice(ridge, best, judged[best], best_of[best], fold(weighed, self.decoder))
 
     def score(self, solver: Solver) -> Iterator[tuple[slice, Tensor]]:
         """Yield rows, and the scores of their points for each output.  # [n, R·B]"""

@@ -14,7 +14,7 @@ from fedmlh.data.dataset import Dataset
 from fedmlh.errors import UserError
 from fedmlh.federated.messages import StatisticsHeader, pack
 from fedmlh.federated.task import Task
-from fedmlh.oneround.budget import choose_slots, fill_slots, group, limit_slots
+from fedmlh.oneround.budget import allow_slots, fill_slots, group
 from fedmlh.oneround.desk import Desk
 from fedmlh.oneround.exchange import COUNTS, RESULT, SUMS
 from fedmlh.oneround.linear import index_type
@@ -150,12 +150,13 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
         raise UserError(f"num_clients is {clients:,}, but there are only {trained:,} points to train on: use fewer")
     outputs = task.num_tables * task.num_outputs
     occurring = int(np.count_nonzero(occurrences.features))
+    share = trained / points / clients
+    counted = float(-np.expm1(-share * occurrences.features).sum())
     slots, left_out = _foresee_slots(occurrences, config.feature_slots, outputs), 0
     if slots < occurring and occurrences.repeated is not None:
         occurrences = occurrences.repeated
         slots = _foresee_slots(occurrences, config.feature_slots, outputs)
         left_out = occurring - int(np.count_nonzero(occurrences.features))
-    share = trained / points / clients
     every, pairs = estimate_sums(occurrences, slots, 1.0, config.point_bits)
     one, _ = estimate_sums(occurrences, slots, share, config.point_bits)
 
@@ -163,8 +164,7 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
     weights = min((slots + 1) * outputs, max(1, int(config.model_mib * 2**20) // width))
     model = 8 * (slots + 2) + 4 * (slots + 1) + width * weights
     head_up, head_down = _heads(task, trained // clients)
-    used = float(-np.expm1(-share * occurrences.features).sum())
-    up = head_up + _COUNT_BITS * used / 8 + one
+    up = head_up + _COUNT_BITS * counted / 8 + one
     down = head_down + _COUNT_BITS * (occurring - left_out) / 8 + min(every, model)
     solution, needed = describe_solution(slots + 1, int(2 * pairs) + 3 * slots, outputs, device)
     problem = None
@@ -192,8 +192,7 @@ def forecast(occurrences: Occurrences, config: Config, task: Task, device: torch
 
 
 def _foresee_slots(occurrences: Occurrences, most: int, outputs: int) -> int:
-    most = most or limit_slots(occurrences.features, occurrences.points, outputs)
-    most = most or choose_slots(occurrences.features, occurrences.points, outputs)
+    most = allow_slots(occurrences.features, occurrences.points, outputs, most)
     occurring = int(np.count_nonzero(occurrences.features))
     return min(most or occurring, occurring)
 

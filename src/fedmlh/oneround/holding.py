@@ -11,7 +11,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fedmlh.config import Config
-from fedmlh.oneround.choose import RIDGES, Problem, climb
+from fedmlh.oneround.choose import MOST_CLIMBED, RIDGES, Problem, climb
 from fedmlh.oneround.solve import NotPositive, Solver
 from fedmlh.oneround.sums import Sums
 
@@ -74,6 +74,8 @@ class Extent:
 
 def choose_ridge(fit: Problem, held_out: Problem, device: torch.device) -> float:
     """Return the λ with which the solution of one problem has the least squared error on the points of another."""
+    if fit.sums.num_slots > MOST_CLIMBED:
+        fit, held_out = (problem.look_at(MOST_CLIMBED) for problem in (fit, held_out))
     columns = pick_outputs(fit.counts)
     right, outward = (problem.cross[:, columns].toarray() for problem in (fit, held_out))
 

@@ -91,10 +91,11 @@ class Solver:
             few = slice(0, 8)
             if (self.system.residual(right[:, few], solution[:, few]).norm(dim=0) <= bounds[few]).all():
                 return solution
-        late = torch.arange(right.shape[1])
+        late = torch.arange(right.shape[1], device=self.device)
         for _ in range(_MOST_CORRECTIONS):
-            left = self.system.residual(right[:, late], solution[:, late])
-            far = ~(left.norm(dim=0) <= bounds[late])
+            some = slice(None) if len(late) == right.shape[1] else late  # a slice copies nothing
+            left = self.system.residual(right[:, some], solution[:, some])
+            far = ~(left.norm(dim=0) <= bounds[some])
             late = late[far]
             if not len(late):
                 return solution

@@ -8,6 +8,7 @@ from fedmlh.data.division import count_sites
 from fedmlh.display import count
 from fedmlh.oneround.budget import choose_slots, limit_slots
 from fedmlh.oneround.points import OWN_SHARE
+from fedmlh.oneround.terms import Counts
 from fedmlh.sizing import MOST_OUTPUTS, Shape, choose_sizes
 
 #: Clients if the data has no sites, how many of them a round asks, and how many sites it asks at most.
@@ -19,7 +20,9 @@ _LEAST_COVERAGE = 0.5
 def settle(config: Config, dataset: Dataset) -> tuple[Config, list[str]]:
     """Return the config with all choices made, and for each choice a line that says why."""
     config, reasons = settle_clients(config, dataset)
-    frequencies = np.bincount(dataset.train.X.indices, minlength=dataset.num_features)
+    counts = Counts.of(dataset.train.X)
+    # Of raw text, words that a single point has are the first to be left out.
+    frequencies = (counts.repeated if dataset.has_raw_words else counts).frequencies
     config, why = settle_method(config, frequencies, len(dataset.train), dataset.num_labels)
     config, more = settle_slots(config, frequencies, len(dataset.train), dataset.num_labels)
     config, sizes = choose_sizes(config, Shape.of(dataset.train))

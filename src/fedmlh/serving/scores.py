@@ -75,10 +75,18 @@ def open_parts(bundle: Bundle) -> list[Part]:
     parts = [_make_part(scorer, bundle.task, bundle.seeds, bundle.labels.keys, 1.0)]
     if bundle.networks is not None:
         beside = bundle.networks
-        weights = np.concatenate([part.astype(np.float32) for part in look_through(beside.weights)])
-        networks = NetworkScorer(beside.task, beside.seeds, weights)
+        networks = NetworkScorer(beside.task, beside.seeds, _widen(beside.weights))
         parts.append(_make_part(networks, beside.task, beside.seeds, bundle.labels.keys, beside.weight))
     return parts
+
+
+def _widen(weights: np.ndarray) -> np.ndarray:
+    """Return weights in single precision; of the file that they are mapped from, memory holds a part at a time."""
+    wide, end = np.empty(len(weights), np.float32), 0
+    for part in look_through(weights):
+        begin, end = end, end + len(part)
+        wide[begin:end] = part
+    return wide
 
 
 def count_at_once(parts: Sequence[Part]) -> int:
