@@ -150,7 +150,7 @@ def climb(ridges: tuple[float, ...], score: Callable[[float], float]) -> float:
 
 
 def split_rows(num_points: int, num_outputs: int) -> Iterator[slice]:
-    """Yield the rows of points in parts of which memory holds the scores."""
+    """Yield the rows of points, a few at a time, so that their scores fit into memory."""
     size = max(1, min(512, _BATCH_NUMBERS // num_outputs))
     for begin in range(0, num_points, size):
         yield slice(begin, min(begin + size, num_points))
