@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, triu
 
 from command_line import call
-from fedmlh import sizing
+from fedmlh import Dataset, run, sizing
 from fedmlh.config import Config
 from fedmlh.data.readers.convert import write
 from fedmlh.data.readers.formats import load
@@ -23,7 +23,7 @@ from fedmlh.hashing.theory import collision_probability, typical_positives
 from fedmlh.oneround import budget, solve
 from fedmlh.oneround.forecast import Occurrences, estimate_sums
 from fedmlh.oneround.terms import Counts
-from fedmlh.planning.plan import make_plan, weigh
+from fedmlh.planning.plan import make_plan, plan_one_round, weigh
 from fedmlh.sizing import Shape, choose_sizes
 
 #: Those of the data that `data synth` makes below.
@@ -285,6 +285,21 @@ def test_the_terminal_shows_of_one_round_what_json_holds(arguments, capsys):
     assert f"each of {values['num_clients']:,} clients" in " ".join(lines)
     assert ("rare ones share" in values["reasons"][0]) == (values["slots"] < values["num_features"])
     assert values["reasons"][-1] == f"solved by {values['solution']}"
+
+
+@pytest.mark.parametrize(("most", "told"), [(10, "rare ones share"), (60, "occur in one")])
+def test_of_raw_words_the_slots_of_the_run_are_foreseen(tmp_path, monkeypatch, most, told):
+    rng = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(40)]
+    texts = [f"{' '.join(rng.choice(words, 3))} single{number}" for number in range(150)]
+    data = Dataset.from_texts(texts, [[text.split()[0]] for text in texts], test=0.2)
+    monkeypatch.setattr(budget, "MOST_SLOTS", most)
+    found = plan_one_round(Occurrences.of(data), data.num_features, data.num_labels)
+    done = run(Config.load("one-round").replace(device="cpu"), data, tmp_path / "run", progress=False)
+    assert found.slots == done.summary["slots"] <= most
+    assert found.left_out >= 120  # the single words, and most pairs
+    assert told in found.reasons[0]
+    assert 0.5 < found.bytes_up / done.summary["bytes_up"] < 2
 
 
 def test_it_says_what_is_missing_to_plan_one_round(capsys):
