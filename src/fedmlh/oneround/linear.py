@@ -93,11 +93,12 @@ class Linear:
     @property
     def _rises(self) -> bool:
         """Whether columns are those of outputs, and rise within each row."""
+        starts = np.array(self.starts)  # a copy: what is mapped leaves memory after each part
         before, at = -1, 0
         for part in look_through(self.columns):
             columns = np.append(before, part.astype(np.int64))
             falls = at + np.flatnonzero(np.diff(columns) <= 0)
-            if columns.max() >= self.num_outputs or not np.isin(falls, self.starts).all():
+            if columns.max() >= self.num_outputs or (starts[np.searchsorted(starts, falls)] != falls).any():
                 return False
             before, at = columns[-1], at + len(part)
         return True
